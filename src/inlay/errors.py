@@ -1,0 +1,15 @@
+"""Errors meant for the person at the keyboard."""
+
+__all__ = ["InlayError", "Interrupted", "TrainingDivergedError"]
+
+
+class InlayError(Exception):
+    """Something the user can put right; the message is one sentence that says what to write instead."""
+
+
+class TrainingDivergedError(InlayError):
+    """A loss or a weight stopped being finite; the last good state is kept."""
+
+
+class Interrupted(InlayError):  # noqa: N818 - not a fault, so not named an error
+    """Work was stopped by Ctrl-C after its state was saved."""
