@@ -1,0 +1,1 @@
+"""Teach an image classifier new classes from unlabelled images."""

@@ -1,0 +1,74 @@
+"""The backbones that can be built by name."""
+
+from collections.abc import Callable
+
+import torch
+from torch import nn
+
+from inlay.backbones.resnet import resnet
+from inlay.errors import InlayError
+
+__all__ = ["build", "names"]
+
+_Builder = Callable[[int, int, torch.Generator | None], nn.Module]
+
+
+def _cifar(blocks: int) -> _Builder:
+    def builder(in_channels: int, widening: int, generator: torch.Generator | None) -> nn.Module:
+        widths = [width * widening for width in (16, 32, 64)]
+        return resnet(in_channels, widths, blocks, generator=generator)
+
+    return builder
+
+
+def _imagenet(projection: bool) -> _Builder:
+    def builder(in_channels: int, widening: int, generator: torch.Generator | None) -> nn.Module:
+        widths = [width * widening for width in (64, 128, 256, 512)]
+        return resnet(in_channels, widths, 2, projection=projection, generator=generator)
+
+    return builder
+
+
+_CATALOGUE: dict[str, _Builder] = {
+    "resnet8": _cifar(1),
+    "resnet20": _cifar(3),
+    "resnet32": _cifar(5),
+    "resnet18": _imagenet(projection=False),
+    "resnet18-1x1": _imagenet(projection=True),
+}
+_WIDENABLE = frozenset({"resnet8", "resnet20", "resnet32"})
+
+
+def names() -> list[str]:
+    """List the names that `build` knows, without widening suffixes."""
+    return list(_CATALOGUE)
+
+
+def build(name: str, in_channels: int = 3, generator: torch.Generator | None = None) -> nn.Module:
+    """Build a backbone that maps images [N, in_channels, H, W] to features [N, D].
+
+    Args:
+        name: One of `names()`; resnet8, resnet20 and resnet32 take a widening suffix, as in "resnet8x2".
+        in_channels: Channels of the images.
+        generator: The only source of the initial weights; None draws from torch's default CPU generator.
+
+    Raises:
+        InlayError: If the name is unknown or in_channels is not positive.
+    """
+    if in_channels < 1:
+        raise InlayError(f"in_channels must be at least 1 (3 for colour, 1 for grey), not {in_channels}.")
+    base, widening = (name, 1) if name in _CATALOGUE else _split_widening(name)
+    if base not in _CATALOGUE:
+        widenable = ", ".join(f"{known}x2" for known in names() if known in _WIDENABLE)
+        raise InlayError(
+            f"Unknown backbone {name!r}: write one of {', '.join(names())}, or a wider one such as "
+            f"{widenable}."
+        )
+    return _CATALOGUE[base](in_channels, widening, generator)
+
+
+def _split_widening(name: str) -> tuple[str, int]:
+    base, _, suffix = name.rpartition("x")
+    if base in _WIDENABLE and suffix.isascii() and suffix.isdigit() and int(suffix) > 0:
+        return base, int(suffix)
+    return name, 1

@@ -1,0 +1,113 @@
+"""Decoded images kept on disk, so that a folder of image files is decoded once."""
+
+import hashlib
+import json
+import os
+import tempfile
+import tokenize
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from numpy.lib.format import read_array
+
+from inlay.data.pixels import Pixels, Size
+
+__all__ = ["cache_folder", "cache_key", "read_cache", "write_cache"]
+
+# Raised whenever the same files would be decoded to other pixels, or the file layout below changes.
+_FORMAT = 1
+
+# A damaged header can claim anything, a shape beyond all memory included.
+_UNREADABLE = (OSError, ValueError, EOFError, SyntaxError, TypeError, MemoryError, tokenize.TokenError)
+
+
+def cache_folder() -> Path:
+    """The folder of cached images: $INLAY_CACHE if set, else ~/.cache/inlay."""
+    named = os.environ.get("INLAY_CACHE")
+    return Path(named).expanduser() if named else Path.home() / ".cache" / "inlay"
+
+
+def cache_key(files: Sequence[Path], size: Size | None, channels: int) -> str:
+    """Hexadecimal key of a decoding job: it changes with any file's path, length or date of change.
+
+    Args:
+        files: The files in order.
+        size: The size asked for; None when it is chosen from the files.
+        channels: The channels asked for.
+    """
+    key = hashlib.blake2b(json.dumps([_FORMAT, size, channels]).encode(), digest_size=16)
+    for file in files:
+        key.update(json.dumps([os.path.abspath(file), *_stamp(file)]).encode())
+    return key.hexdigest()
+
+
+def read_cache(key: str, count: int) -> tuple[Pixels, npt.NDArray[np.bool_]] | None:
+    """Fetch what `write_cache` stored, or None if there is nothing sound under the key.
+
+    Args:
+        key: The key of the job.
+        count: The number of files in the job.
+    """
+    try:
+        with _file_of(key).open("rb") as file:
+            pixels, good, checksum = (read_array(file, allow_pickle=False) for _ in range(3))
+    except _UNREADABLE:
+        return None
+    whole = (
+        pixels.dtype == np.uint8
+        and pixels.ndim == 4
+        and good.dtype == np.bool_
+        and good.shape == (count,)
+        and len(pixels) == good.sum()
+        and checksum.shape == ()
+        and int(checksum) == _checksum(pixels)
+    )
+    return (pixels, good) if whole else None
+
+
+def write_cache(key: str, pixels: Pixels, good: npt.NDArray[np.bool_]) -> None:
+    """Store decoded images, whole or not at all.
+
+    A folder that cannot be written to is passed over in silence, as the cache only saves time.
+
+    Args:
+        key: The key of the job.
+        pixels: The images that could be read, uint8 [M, C, H, W].
+        good: For each file of the job whether it could be read, bool [N].
+    """
+    unfinished: str | None = None
+    try:
+        target = _file_of(key)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=target.parent, suffix=".part", delete=False) as file:
+            unfinished = file.name
+            # Three arrays one after the other in one file; the last proves that the first is whole.
+            for array in (pixels, good, np.array(_checksum(pixels), dtype=np.int64)):
+                np.save(file, array, allow_pickle=False)
+        os.replace(unfinished, target)
+        unfinished = None
+    except OSError:
+        return
+    finally:
+        if unfinished is not None:
+            Path(unfinished).unlink(missing_ok=True)
+
+
+def _file_of(key: str) -> Path:
+    return cache_folder() / f"{key}.npy"
+
+
+def _checksum(pixels: Pixels) -> int:
+    return zlib.crc32(np.ascontiguousarray(pixels).data.cast("B")) if pixels.size else 0
+
+
+def _stamp(file: Path) -> tuple[int, int]:
+    try:
+        status = os.stat(file)
+    except OSError:
+        # Decoding will name the missing file; once it is there its stamp differs.
+        return -1, -1
+    return status.st_size, status.st_mtime_ns

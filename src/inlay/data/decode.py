@@ -1,0 +1,197 @@
+"""Image files turned into pixels, many at a time."""
+
+import os
+import statistics
+import struct
+import warnings
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO, TypeAlias, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
+from torch import Tensor
+
+from inlay.data.pixels import Pixels, Size, as_size, check_channels, convert, fit, to_array
+from inlay.errors import InlayError
+
+__all__ = ["Progress", "common_size", "decode_files", "decode_image"]
+
+Progress: TypeAlias = Callable[[int, int], None]
+_File: TypeAlias = str | Path | BinaryIO
+_Result = TypeVar("_Result")
+
+_FILES_PER_TASK = 32
+_MOST_THREADS = 16
+_SMALLEST_SIDE, _LARGEST_SIDE, _SIDE_STEP = 8, 224, 8
+
+# Everything Pillow's decoders are known to raise on damaged files.
+_DECODER_ERRORS = (
+    OSError,
+    ValueError,
+    SyntaxError,
+    EOFError,
+    LookupError,
+    TypeError,
+    OverflowError,
+    struct.error,
+    zlib.error,
+    Image.DecompressionBombError,
+    Image.DecompressionBombWarning,
+)
+
+
+class _BadImageError(Exception):
+    """An image cannot be read; the message is the reason in a few words."""
+
+
+def decode_image(source: _File, size: int | Size | None = None, channels: int = 3) -> Tensor:
+    """Read one image file.
+
+    Args:
+        source: A path, or a binary file open for reading.
+        size: A side, or (height, width), to scale and centre-crop to; None keeps the size.
+        channels: 1 for grey, 3 for RGB.
+
+    Returns:
+        uint8 [C, H, W].
+
+    Raises:
+        InlayError: The file is missing, damaged or no image.
+    """
+    target = as_size(size)
+    check_channels(channels)
+    try:
+        with _bombs_are_errors():
+            return torch.from_numpy(_read(source, target, channels).copy())
+    except _BadImageError as error:
+        name = source if isinstance(source, str | Path) else getattr(source, "name", "the open file")
+        raise InlayError(
+            f"'{name}' cannot be read as an image ({error}); pass a sound PNG, JPEG or similar file."
+        ) from error
+
+
+def decode_files(
+    files: Sequence[Path],
+    size: Size,
+    channels: int,
+    *,
+    skip_bad: bool = False,
+    on_progress: Progress | None = None,
+) -> tuple[Pixels, npt.NDArray[np.bool_]]:
+    """Read image files in parallel.
+
+    Args:
+        files: The files in order.
+        size: Height and width to scale and centre-crop to.
+        channels: 1 for grey, 3 for RGB.
+        skip_bad: Leave damaged files out.
+        on_progress: Called now and then with the number of files done and the number of all files.
+
+    Returns:
+        The pixels of the files that could be read, uint8 [M, C, H, W], in order; and for each file whether
+        it is among them, bool [N].
+
+    Raises:
+        InlayError: A file is damaged and `skip_bad` is off; it is the first such file in order.
+    """
+    pixels = np.empty((len(files), channels, *size), dtype=np.uint8)
+    good = np.zeros(len(files), dtype=np.bool_)
+
+    def decode(first: int) -> None:
+        for number in range(first, min(first + _FILES_PER_TASK, len(files))):
+            try:
+                pixels[number] = _read(files[number], size, channels)
+                good[number] = True
+            except _BadImageError as error:
+                if not skip_bad:
+                    raise InlayError(
+                        f"'{files[number]}' cannot be read as an image ({error}); repair it, or pass "
+                        "--skip-bad to leave such files out (skip_bad=True in Python)."
+                    ) from error
+
+    def report(tasks_done: int) -> None:
+        if on_progress is not None:
+            on_progress(min(tasks_done * _FILES_PER_TASK, len(files)), len(files))
+
+    _in_parallel(decode, range(0, len(files), _FILES_PER_TASK), report)
+    return (pixels if good.all() else pixels[good]), good
+
+
+def common_size(files: Sequence[Path]) -> Size:
+    """Choose one size for a list of image files.
+
+    The size that all share, if its shorter side is at most 224; otherwise a square with the median of the
+    shorter sides, rounded to a multiple of 8 within 8..224. Files that cannot be read have no say.
+    """
+
+    def measure(first: int) -> list[Size]:
+        sizes = (_size_of(file) for file in files[first : first + _FILES_PER_TASK])
+        return [size for size in sizes if size is not None]
+
+    measured = _in_parallel(measure, range(0, len(files), _FILES_PER_TASK))
+    sizes = [size for part in measured for size in part]
+    if len(set(sizes)) == 1 and min(sizes[0]) <= _LARGEST_SIDE:
+        return sizes[0]
+    median = statistics.median([min(size) for size in sizes] or [_SMALLEST_SIDE])
+    side = int(median / _SIDE_STEP + 0.5) * _SIDE_STEP
+    side = min(max(side, _SMALLEST_SIDE), _LARGEST_SIDE)
+    return side, side
+
+
+def _in_parallel(
+    work: Callable[[int], _Result], tasks: Sequence[int], report: Callable[[int], None] | None = None
+) -> list[_Result]:
+    # Threads are enough: Pillow lets go of the interpreter lock while it decodes and scales.
+    pool = ThreadPoolExecutor(max_workers=min(_MOST_THREADS, os.cpu_count() or 1))
+    results: list[_Result] = []
+    try:
+        with _bombs_are_errors():
+            for result in pool.map(work, tasks):
+                results.append(result)
+                if report is not None:
+                    report(len(results))
+    finally:
+        pool.shutdown(cancel_futures=True)
+    return results
+
+
+@contextmanager
+def _bombs_are_errors() -> Iterator[None]:
+    # Warning filters belong to the whole process, so this is entered outside the threads, never inside.
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", Image.DecompressionBombWarning)
+        yield
+
+
+def _read(source: _File, size: Size | None, channels: int) -> Pixels:
+    try:
+        with Image.open(source) as opened:
+            image = convert(ImageOps.exif_transpose(opened), channels)
+        return to_array(image if size is None else fit(image, size))
+    except _DECODER_ERRORS as error:
+        raise _BadImageError(_reason(error)) from error
+
+
+def _size_of(file: Path) -> Size | None:
+    try:
+        with Image.open(file) as image:
+            lies_on_its_side = image.getexif().get(ExifTags.Base.Orientation) in (5, 6, 7, 8)
+            return image.size if lies_on_its_side else (image.height, image.width)
+    except _DECODER_ERRORS:
+        return None
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, UnidentifiedImageError):
+        return "no known image format"
+    if isinstance(error, Image.DecompressionBombError | Image.DecompressionBombWarning):
+        return "more pixels than is safe to decode"
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror.lower()
+    return " ".join(str(error).split()).rstrip(".") or "damaged file"

@@ -1,0 +1,1 @@
+"""Losses and statistics for discovering new classes: pure functions on tensors, one noun per module."""

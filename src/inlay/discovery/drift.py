@@ -1,0 +1,47 @@
+"""Estimate of how features moved while the network learned."""
+
+import torch
+from torch import Tensor
+
+__all__ = ["drift_map"]
+
+
+@torch.no_grad()
+def drift_map(before: Tensor, after: Tensor, ridge: float = 1e-2) -> tuple[Tensor, Tensor]:
+    """Fit an affine map from features before training to features after it, by ridge regression.
+
+    With equal dimensions the change (after - before) is regressed, so that a growing ridge tends to the
+    identity plus the mean shift; otherwise `after` itself is, and a growing ridge tends to its mean.
+
+    Args:
+        before: Features of some images before training, [N, D].
+        after: Features of the same images after it, [N, D'].
+        ridge: Strength relative to the mean eigenvalue of the covariance of `before`, above 0.
+
+    Returns:
+        The matrix A, [D', D], and the offset b, [D'], of the map A·x + b.
+
+    Raises:
+        ValueError: If the images do not pair up, there are none, or the ridge is not above 0.
+    """
+    if before.ndim != 2 or after.ndim != 2 or len(before) != len(after) or len(before) == 0:
+        raise ValueError(
+            f"features must be [N, D] and [N, D'], N > 0; got {tuple(before.shape)}, {tuple(after.shape)}"
+        )
+    if ridge <= 0:
+        raise ValueError(f"ridge must be above 0; got {ridge}")
+    precision = torch.promote_types(before.dtype, torch.float32)
+    old, new = before.double(), after.double()
+    identity = torch.eye(old.shape[1], dtype=old.dtype, device=old.device)
+    same_size = old.shape[1] == new.shape[1]
+    centred = old - old.mean(dim=0)
+    target = new - old if same_size else new
+    covariance = centred.T @ centred / len(old)
+    # The floor keeps the system solvable where `before` does not vary at all; its solution is then 0.
+    strength = (ridge * covariance.diagonal().mean()).clamp_min(torch.finfo(old.dtype).tiny)
+    cross = centred.T @ (target - target.mean(dim=0)) / len(old)
+    matrix = torch.linalg.solve(covariance + strength * identity, cross).T
+    if same_size:
+        matrix = matrix + identity
+    offset = new.mean(dim=0) - matrix @ old.mean(dim=0)
+    return matrix.to(precision), offset.to(precision)

@@ -1,0 +1,261 @@
+"""Class statistics of features: what is kept of a class when its images are gone."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from inlay.errors import InlayError
+
+__all__ = ["ClassStatistics", "StatisticsKind", "class_statistics"]
+
+StatisticsKind = Literal["full", "diagonal", "shared"]
+
+_VARIANCE_FLOOR = 1e-5
+
+
+@dataclass(frozen=True, eq=False)
+class ClassStatistics:
+    """Mean and spread of the features of K classes.
+
+    The tensors hold exactly what is saved, so that saving and loading changes nothing.
+
+    Attributes:
+        mean: Class means, [K, D], float32.
+        counts: Samples behind each class, [K], int64; a class of 0 is empty and is never sampled.
+        std: Standard deviations, float32: [K, D], or [D] if all classes share them.
+        correlation: Correlations within each class, [K, D, D], float16; None if only variances are kept.
+    """
+
+    mean: Tensor
+    counts: Tensor
+    std: Tensor
+    correlation: Tensor | None = None
+
+    def __len__(self) -> int:
+        return len(self.mean)
+
+    @property
+    def kind(self) -> StatisticsKind:
+        """What is known of the spread: "full", "diagonal" or "shared"."""
+        if self.correlation is not None:
+            return "full"
+        return "shared" if self.std.ndim == 1 else "diagonal"
+
+    def covariance(self, index: int) -> Tensor:
+        """Return the covariance of one class, [D, D], float64."""
+        std = self.std.expand_as(self.mean)[index].double()
+        if self.correlation is None:
+            return torch.diag(std.square())
+        return std[:, None] * self.correlation[index].double() * std
+
+    def sample(self, per_class: int, generator: torch.Generator, scale: float = 1.0) -> tuple[Tensor, Tensor]:
+        """Draw features from a Gaussian per class, class after class, leaving empty classes out.
+
+        Args:
+            per_class: Samples of each class, n.
+            generator: Source of randomness, on any device.
+            scale: Factor on the standard deviations.
+
+        Returns:
+            Features, [K·n, D], float32, and their classes, [K·n].
+        """
+        present = self._present
+        shape = (len(present), per_class, self.mean.shape[1])
+        noise = torch.randn(shape, generator=generator, device=generator.device).to(self.mean)
+        if self.correlation is not None:
+            noise = noise @ self._roots
+        std = self.std.expand_as(self.mean)[present, None]
+        samples = self.mean[present, None] + scale * std * noise
+        return samples.flatten(0, 1), present.repeat_interleave(per_class)
+
+    def mapped(self, matrix: Tensor, offset: Tensor) -> "ClassStatistics":
+        """Carry the statistics through the affine map x -> A·x + b.
+
+        The mean becomes A·μ + b and the covariance A·Σ·Aᵀ. The kind stays, so of a "diagonal" or "shared"
+        spread only the diagonal of A·Σ·Aᵀ is kept.
+
+        Args:
+            matrix: A, [D', D].
+            offset: b, [D'].
+
+        Returns:
+            Statistics in D' dimensions; empty classes stay empty, with mean 0.
+        """
+        linear = matrix.to(self.mean.device, torch.float64)
+        mean = self.mean.double() @ linear.T + offset.to(linear)
+        mean[self.counts == 0] = 0
+        if self.correlation is None:
+            std = (self.std.double().square() @ linear.square().T).sqrt()
+            return ClassStatistics(mean.float(), self.counts, std.float())
+        pairs = [_split(linear @ self.covariance(index) @ linear.T) for index in range(len(self))]
+        std, correlation = (torch.stack(parts) for parts in zip(*pairs, strict=True))
+        return ClassStatistics(mean.float(), self.counts, std, correlation)
+
+    def joined(self, other: "ClassStatistics") -> "ClassStatistics":
+        """Append the classes of other statistics of the same kind.
+
+        Shared standard deviations become the mean over all classes that are not empty.
+
+        Raises:
+            ValueError: If kind or dimension differ.
+        """
+        if self.kind != other.kind or self.mean.shape[1] != other.mean.shape[1]:
+            raise ValueError(
+                f"statistics to join must agree; got {self.kind} in {self.mean.shape[1]} dimensions "
+                f"and {other.kind} in {other.mean.shape[1]}"
+            )
+        mean = torch.cat([self.mean, other.mean])
+        counts = torch.cat([self.counts, other.counts])
+        if self.kind == "shared":
+            mine, theirs = len(self._present), len(other._present)
+            total = max(mine + theirs, 1)
+            return ClassStatistics(mean, counts, (mine * self.std + theirs * other.std) / total)
+        std = torch.cat([self.std, other.std])
+        if self.correlation is None or other.correlation is None:
+            return ClassStatistics(mean, counts, std)
+        return ClassStatistics(mean, counts, std, torch.cat([self.correlation, other.correlation]))
+
+    def to(self, device: torch.device | str) -> "ClassStatistics":
+        """Return the same statistics on a device."""
+        return ClassStatistics.from_tensors({name: t.to(device) for name, t in self.tensors().items()})
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return everything as named contiguous tensors, ready for safetensors."""
+        named = {"mean": self.mean, "counts": self.counts, "std": self.std}
+        if self.correlation is not None:
+            named["correlation"] = self.correlation
+        return {name: tensor.contiguous() for name, tensor in named.items()}
+
+    @classmethod
+    def from_tensors(cls, tensors: Mapping[str, Tensor]) -> "ClassStatistics":
+        """Rebuild statistics from what `tensors` returned.
+
+        Raises:
+            InlayError: If a tensor is missing.
+        """
+        missing = [name for name in ("mean", "counts", "std") if name not in tensors]
+        if missing:
+            raise InlayError(
+                f"The saved class statistics lack {', '.join(missing)}; give a file that inlay has written."
+            )
+        return cls(tensors["mean"], tensors["counts"], tensors["std"], tensors.get("correlation"))
+
+    def bytes_per_class(self) -> int:
+        """Return the stored bytes divided by the number of classes, rounded up."""
+        total = sum(tensor.numel() * tensor.element_size() for tensor in self.tensors().values())
+        return -(-total // max(len(self), 1))
+
+    @cached_property
+    def _present(self) -> Tensor:
+        return torch.nonzero(self.counts > 0).flatten()
+
+    @cached_property
+    def _roots(self) -> Tensor:
+        """Square roots of the correlations of the classes that are not empty, float32."""
+        assert self.correlation is not None
+        roots = [_symmetric_root(self.correlation[index]) for index in self._present.tolist()]
+        return torch.stack(roots) if roots else self.correlation[:0].float()
+
+
+@torch.no_grad()
+def class_statistics(
+    features: Tensor,
+    labels: Tensor,
+    classes: int,
+    kind: StatisticsKind = "full",
+    allow_empty: bool = False,
+) -> ClassStatistics:
+    """Measure mean and spread of the features of each class.
+
+    Variances are unbiased and raised by 1e-5. A class with one member takes the mean std, and for "full" the
+    mean correlation, of the classes with more.
+
+    Args:
+        features: Features, [N, D].
+        labels: Their classes, [N], in 0..classes-1.
+        classes: Number of classes.
+        kind: "full" keeps each class's covariance, "diagonal" each class's variances, "shared" one standard
+            deviation per dimension, the mean over classes.
+        allow_empty: Accept classes without members; they get count 0 and mean 0.
+
+    Returns:
+        The statistics, on the device of the features.
+
+    Raises:
+        ValueError: If a class is empty and that is not allowed, no class has two members, a label is out of
+            range, a feature is not finite, or the shapes or the kind are wrong.
+    """
+    if kind not in ("full", "diagonal", "shared"):
+        raise ValueError(f"kind must be 'full', 'diagonal' or 'shared'; got {kind!r}")
+    counts = _counts(features, labels, classes, allow_empty)
+    mean = features.new_zeros(classes, features.shape[1], dtype=torch.float64)
+    std = torch.zeros_like(mean)
+    for index in torch.nonzero(counts).flatten().tolist():
+        members = features[labels == index].double()
+        mean[index] = members.mean(dim=0)
+        if len(members) > 1:
+            std[index] = (members.var(dim=0) + _VARIANCE_FLOOR).sqrt()
+    typical = std[counts > 1].mean(dim=0)
+    if kind == "shared":
+        return ClassStatistics(mean.float(), counts, typical.float())
+    std[counts == 1] = typical
+    correlation = _correlations(features, labels, counts, std) if kind == "full" else None
+    return ClassStatistics(mean.float(), counts, std.float(), correlation)
+
+
+def _counts(features: Tensor, labels: Tensor, classes: int, allow_empty: bool) -> Tensor:
+    """Count the members of each class, [K], after checking that statistics of them exist."""
+    if features.ndim != 2 or labels.shape != features.shape[:1]:
+        raise ValueError(
+            f"expected features [N, D] and labels [N]; got {tuple(features.shape)}, {tuple(labels.shape)}"
+        )
+    if not torch.isfinite(features).all():
+        raise ValueError("features must be finite")
+    if len(labels) and (labels.min() < 0 or labels.max() >= classes):
+        raise ValueError(f"labels must lie in 0..{classes - 1}; got {int(labels.min())}..{int(labels.max())}")
+    counts = torch.bincount(labels, minlength=classes)
+    empty = torch.nonzero(counts == 0).flatten().tolist()
+    if empty and not allow_empty:
+        raise ValueError(f"classes without members: {', '.join(map(str, empty))}")
+    if not (counts > 1).any():
+        raise ValueError("at least one class needs two members to measure a spread")
+    return counts
+
+
+def _correlations(features: Tensor, labels: Tensor, counts: Tensor, std: Tensor) -> Tensor:
+    """Correlate the features of each class, [K, D, D]; the given std already includes the variance floor."""
+    dimension = features.shape[1]
+    correlation = torch.zeros(len(counts), dimension, dimension, dtype=torch.float16, device=features.device)
+    total = features.new_zeros(dimension, dimension, dtype=torch.float64)
+    measured = torch.nonzero(counts > 1).flatten().tolist()
+    for index in measured:
+        centred = features[labels == index].double()
+        centred = centred - centred.mean(dim=0)
+        covariance = centred.T @ centred / (len(centred) - 1)
+        exact = covariance / (std[index][:, None] * std[index])
+        exact.fill_diagonal_(1.0)
+        total += exact
+        correlation[index] = exact.half()
+    correlation[counts == 1] = (total / len(measured)).half()
+    return correlation
+
+
+def _split(covariance: Tensor) -> tuple[Tensor, Tensor]:
+    """Split a covariance into std, [D], float32, and correlation, [D, D], float16."""
+    std = covariance.diagonal().clamp_min(0).sqrt()
+    divisor = torch.where(std > 0, std, 1.0)
+    return std.float(), (covariance / (divisor[:, None] * divisor)).half()
+
+
+def _symmetric_root(correlation: Tensor) -> Tensor:
+    """Return the symmetric square root, float32, of the nearest matrix without negative eigenvalues.
+
+    The symmetric root is unique, whereas eigenvectors come with arbitrary signs.
+    """
+    values, vectors = torch.linalg.eigh(correlation.double())
+    root: Tensor = (vectors * values.clamp_min(0).sqrt()) @ vectors.T
+    return root.float()
