@@ -11,5 +11,5 @@ class TrainingDivergedError(InlayError):
     """A loss or a weight stopped being finite; the last good state is kept."""
 
 
-class Interrupted(InlayError):  # noqa: N818 - not a fault, so not named an error
+class Interrupted(InlayError):
     """Work was stopped by Ctrl-C after its state was saved."""

@@ -12,6 +12,7 @@ from inlay.data import cache as disk
 from inlay.data import cifar, folders, imagefile, imagelist, npz, tinyimagenet
 from inlay.data.arrays import Array, Labels, is_array
 from inlay.data.decode import Progress, common_size, decode_files
+from inlay.data.demo import DEMO_SIZES, demo_digits
 from inlay.data.images import ImageSet
 from inlay.data.listing import Listing, Reader, Split
 from inlay.data.pixels import Size, as_size, check_channels, conform
@@ -33,6 +34,7 @@ READERS: tuple[Reader, ...] = (
 )
 
 _FILE_CHANNELS = 3
+_DEMO = "demo"
 
 
 def load(
@@ -52,7 +54,8 @@ def load(
 
     Args:
         source: A path to anything that `READERS` understand; a list of image paths; an `ImageSet`; an
-            array of images; or a pair of images and labels.
+            array of images; a pair of images and labels; or "demo" for the digits of `demo_digits`, unless
+            there is a file or folder of that name.
         split: Which part to read where a source has parts, see `splits`; others are read whole either way.
         size: A side, or (height, width), that images are scaled and centre-cropped to. None keeps the size of
             arrays and of image files that share one; other files become squares of a size that suits them.
@@ -68,7 +71,7 @@ def load(
         raise InlayError(f"There is no split {split!r}; write 'train' or 'test'.")
     target = as_size(size)
     check_channels(channels)
-    found = _open(source, split)
+    found = _demo(split, target) if _is_demo(source) else _open(source, split)
     if isinstance(found, Listing):
         return _decoded(found, target, channels or _FILE_CHANNELS, skip_bad, cache, on_progress)
     if len(found) == 0:
@@ -82,10 +85,23 @@ def splits(source: Source) -> tuple[Split, ...]:
     Raises:
         InlayError: The source is a path that is missing or not understood.
     """
+    if _is_demo(source):
+        return ("train", "test")
     if not isinstance(source, str | os.PathLike):
         return ()
     path = _existing(source)
     return _reader_of(path).splits(path)
+
+
+def _is_demo(source: Source) -> bool:
+    return isinstance(source, str) and source == _DEMO and not Path(source).exists()
+
+
+def _demo(split: Split, size: Size | None) -> ImageSet:
+    smallest, largest = DEMO_SIZES
+    # Any size but the small one is made from the original pixels.
+    train, test = demo_digits(smallest if size in (None, (smallest, smallest)) else largest)
+    return train if split == "train" else test
 
 
 def _open(source: Source, split: Split) -> ImageSet | Listing:

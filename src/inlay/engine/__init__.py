@@ -1,1 +1,1 @@
-
+"""The one training loop and what it stands on: randomness, schedule, checkpoints, progress."""

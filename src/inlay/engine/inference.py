@@ -1,0 +1,32 @@
+"""Batched evaluation of a network without gradients."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+__all__ = ["features_of"]
+
+_PIXELS_PER_BATCH = 2**21
+
+
+@torch.no_grad()
+def features_of(network: nn.Module, images: Tensor, prepare: Callable[[Tensor], Tensor]) -> Tensor:
+    """Return the features of all images in eval mode; the network's mode is left as it was.
+
+    Args:
+        network: Module from images [B, C, H, W] to features [B, D].
+        images: uint8 [N, C, H, W].
+        prepare: Turns a uint8 batch into the network's input.
+
+    Returns:
+        Features [N, D], float32.
+    """
+    batch = max(1, _PIXELS_PER_BATCH // (images.shape[-1] * images.shape[-2]))
+    was_training = network.training
+    network.eval()
+    try:
+        parts = [network(prepare(chunk)).float() for chunk in torch.split(images, batch)]
+    finally:
+        network.train(was_training)
+    return torch.cat(parts)

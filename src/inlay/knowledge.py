@@ -1,0 +1,192 @@
+"""Everything a learner knows after a stage, and how it is written down."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from inlay import backbones, branches
+from inlay.data.augment import Normalisation
+from inlay.discovery.statistics import ClassStatistics
+from inlay.engine.inference import features_of
+from inlay.errors import InlayError
+from inlay.registry import ClassRegistry
+from inlay.settings import Settings
+
+__all__ = ["InputForm", "Knowledge", "StageRecord"]
+
+
+@dataclass(frozen=True)
+class InputForm:
+    """What images the network takes.
+
+    Attributes:
+        size: Height and width.
+        channels: 1 or 3.
+        mean: Mean of each channel, images in 0..1.
+        std: Standard deviation of each channel.
+    """
+
+    size: tuple[int, int]
+    channels: int
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    def prepare(self, images: Tensor) -> Tensor:
+        """Turn uint8 images [N, C, H, W] into the input of the network."""
+        return self.normalise(images.float() / 255)
+
+    @property
+    def normalise(self) -> Normalisation:
+        """The normalisation of images in 0..1."""
+        return Normalisation(self.mean, self.std)
+
+    def example(self) -> Tensor:
+        """Return a small input of the right shape, for finding out the structure of a network."""
+        return torch.zeros(2, self.channels, *self.size)
+
+
+@dataclass(frozen=True)
+class StageRecord:
+    """What happened in one stage.
+
+    Attributes:
+        index: 0 for the base stage.
+        kind: "base" or "novel".
+        class_names: Names of its classes when the stage ended.
+        images: Number of images.
+        seconds: Time it took.
+        fingerprints: Fingerprint of each image of a discovery stage.
+        clusters: New class of each image of a discovery stage, counted from 0.
+        merge: `max_abs_diff` and parameter counts of the merge; None if there was none.
+    """
+
+    index: int
+    kind: str
+    class_names: tuple[str, ...]
+    images: int
+    seconds: float
+    fingerprints: tuple[str, ...] = ()
+    clusters: tuple[int, ...] = ()
+    merge: Mapping[str, float | int] | None = None
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> "StageRecord":
+        """Rebuild a record from what `dataclasses.asdict` gave."""
+        return cls(**_with_tuples(data))
+
+
+@dataclass(frozen=True, eq=False)
+class Knowledge:
+    """A classifier between two stages.
+
+    Attributes:
+        network: Folded network (or an unmergeable hybrid) from images to features [B, D], frozen.
+        head: Joint head over all classes.
+        statistics: Statistics of the features of all classes.
+        registry: The classes.
+        form: What images the network takes.
+        backbone: Name of the backbone; None for a module of the user's.
+        settings: Settings under which the latest stage ran.
+        seed: Seed of the run.
+        record: The latest stage.
+    """
+
+    network: nn.Module
+    head: nn.Linear
+    statistics: ClassStatistics
+    registry: ClassRegistry
+    form: InputForm
+    backbone: str | None
+    settings: Settings
+    seed: int
+    record: StageRecord
+
+    @torch.no_grad()
+    def logits(self, images: Tensor) -> Tensor:
+        """Return the scores of all classes, [N, C], for uint8 images, on the CPU."""
+        images = images.to(self.head.weight.device)
+        scores: Tensor = self.head(features_of(self.network, images, self.form.prepare))
+        return scores.cpu()
+
+    def to_files(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Return everything as tensors and JSON-ready facts."""
+        tensors = {f"network.{name}": tensor for name, tensor in self.network.state_dict().items()}
+        tensors |= {f"head.{name}": tensor for name, tensor in self.head.state_dict().items()}
+        tensors |= {f"statistics.{name}": tensor for name, tensor in self.statistics.tensors().items()}
+        facts = {
+            "backbone": self.backbone,
+            "structure": branches.describe(self.network),
+            "input": asdict(self.form),
+            "classes": self.registry.to_json(),
+            "settings": self.settings.to_json(),
+            "seed": self.seed,
+            "stage": asdict(self.record),
+        }
+        return {name: tensor.cpu() for name, tensor in tensors.items()}, facts
+
+    @classmethod
+    def from_files(
+        cls,
+        tensors: Mapping[str, Tensor],
+        facts: Mapping[str, Any],
+        device: torch.device,
+        backbone: nn.Module | None = None,
+    ) -> "Knowledge":
+        """Rebuild knowledge from what `to_files` returned.
+
+        Args:
+            tensors: The tensors.
+            facts: The facts.
+            device: Where to put it.
+            backbone: The user's own module, if the run was made with one.
+
+        Raises:
+            InlayError: If the user's module is missing or does not fit.
+        """
+        form = InputForm(**_with_tuples(facts["input"]))
+        if backbone is None:
+            if facts["backbone"] is None:
+                raise InlayError(
+                    "This run was made with a backbone of your own; pass it: inlay.load(run, backbone=module)."
+                )
+            backbone = backbones.build(facts["backbone"], form.channels)
+        network = branches.rebuild(backbone, facts["structure"], form.example())
+        _load(network, tensors, "network.")
+        network.requires_grad_(False).eval().to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+        outputs, inputs = tensors["head.weight"].shape
+        head = nn.Linear(inputs, outputs, device="meta").to_empty(device="cpu")
+        _load(head, tensors, "head.")
+        statistics = ClassStatistics.from_tensors(_under(tensors, "statistics."))
+        return cls(
+            network=network,
+            head=head.requires_grad_(False).to(device),
+            statistics=statistics.to(device),
+            registry=ClassRegistry.from_json(facts["classes"]),
+            form=form,
+            backbone=facts["backbone"],
+            settings=Settings.from_json(facts["settings"]),
+            seed=facts["seed"],
+            record=StageRecord.from_json(facts["stage"]),
+        )
+
+
+def _with_tuples(data: Mapping[str, Any]) -> dict[str, Any]:
+    """JSON has no tuples: turn its lists back into them."""
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in data.items()}
+
+
+def _under(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+
+
+def _load(module: nn.Module, tensors: Mapping[str, Tensor], prefix: str) -> None:
+    try:
+        module.load_state_dict(_under(tensors, prefix))
+    except RuntimeError as error:
+        reason = " ".join(str(error).split())
+        raise InlayError(
+            f"The saved weights do not fit this backbone; give the one of the run ({reason})."
+        ) from error

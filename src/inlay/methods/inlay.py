@@ -1,0 +1,20 @@
+"""Our method: prototypes that start from k-means, balanced assignments swapped between views."""
+
+from inlay.methods import terms
+from inlay.methods.method import Method, prototypes_from_kmeans
+
+__all__ = ["METHOD"]
+
+METHOD = Method(
+    name="inlay",
+    summary="prototypes from k-means, swapped balanced assignments, drift-corrected replay, refitted head",
+    terms=(
+        terms.ASSIGNMENT,
+        terms.INFORMATION,
+        terms.DISTILLATION,
+        terms.CONTRASTIVE,
+        terms.SELF_TRAINING,
+        terms.REPLAY,
+    ),
+    novel_head=prototypes_from_kmeans,
+)

@@ -1,0 +1,68 @@
+"""What makes one discovery method differ from another."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from inlay.discovery.kmeans import kmeans
+from inlay.engine.randomness import generator
+from inlay.errors import InlayError
+from inlay.heads import CosineHead, linear
+from inlay.methods.model import StageOutputs
+from inlay.methods.task import StageTask
+from inlay.methods.terms import TERMS, Term
+from inlay.settings import Settings
+
+__all__ = ["Method", "linear_novel_head", "prototypes_from_kmeans"]
+
+HeadMaker = Callable[[StageTask], nn.Module]
+
+
+@dataclass(frozen=True)
+class Method:
+    """A composition of loss terms and a novel head; one small file each.
+
+    Attributes:
+        name: Name in settings and on the command line.
+        summary: One line for a list of methods.
+        terms: The loss terms it may use; the settings give their weights.
+        novel_head: Makes the head over the new classes at the start of a stage.
+    """
+
+    name: str
+    summary: str
+    terms: tuple[Term, ...]
+    novel_head: HeadMaker
+
+    def losses(self, outputs: StageOutputs) -> dict[str, Tensor]:
+        """Return the weighted losses of a batch by name; terms of weight 0 are not computed."""
+        weights = {term: term.weight(outputs.task.settings, outputs.batch.progress) for term in self.terms}
+        return {term.name: weight * term.loss(outputs) for term, weight in weights.items() if weight}
+
+    def check(self, settings: Settings) -> None:
+        """Refuse settings that this method would not obey.
+
+        Raises:
+            InlayError: If a term that is not part of the method has a weight, or no term has one.
+        """
+        weighted = [term for term in TERMS if term.weight(settings, 1.0)]
+        for term in weighted:
+            if term not in self.terms:
+                names = ", ".join(own.name for own in self.terms)
+                raise InlayError(
+                    f"The method {self.name!r} has no {term.name} term, so set its weight to 0; it has: {names}."
+                )
+        if not weighted:
+            raise InlayError(f"No loss of the method {self.name!r} has a weight; set at least one of them.")
+
+
+def linear_novel_head(task: StageTask) -> nn.Module:
+    """Return a linear head with random weights, as in the paper."""
+    return linear(task.head.in_features, task.classes, generator(task.seed, "novel head"))
+
+
+def prototypes_from_kmeans(task: StageTask) -> nn.Module:
+    """Return cosine prototypes at the centroids of spherical k-means on the frozen features."""
+    randomness = generator(task.seed, "k-means")
+    return CosineHead(kmeans(task.frozen_features, task.classes, randomness, spherical=True).centroids)

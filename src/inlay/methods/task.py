@@ -1,0 +1,82 @@
+"""What a discovery stage is given and what it gives back."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor, nn
+
+from inlay.branches import MergeReport
+from inlay.data.augment import Normalisation
+from inlay.discovery.statistics import ClassStatistics
+from inlay.engine.inference import features_of
+from inlay.settings import Settings
+
+__all__ = ["StageOutcome", "StageTask"]
+
+
+@dataclass(frozen=True, eq=False)
+class StageTask:
+    """The inputs of one discovery stage.
+
+    Attributes:
+        network: Folded network of the stage before, frozen, from images to features [B, D].
+        head: Joint head over the O classes known so far.
+        statistics: Statistics of the features of these classes.
+        images: Unlabelled images, uint8 [N, C, H, W], on the device of the network.
+        classes: Number of new classes, K.
+        normalise: Turns images in 0..1 into the input of the network.
+        settings: All settings of the run.
+        seed: Seed of this stage.
+    """
+
+    network: nn.Module
+    head: nn.Linear
+    statistics: ClassStatistics
+    images: Tensor
+    classes: int
+    normalise: Normalisation
+    settings: Settings
+    seed: int
+
+    @property
+    def device(self) -> torch.device:
+        """Where the stage is computed."""
+        return self.images.device
+
+    @property
+    def old_classes(self) -> int:
+        """Number of classes known before the stage, O."""
+        return self.head.out_features
+
+    @cached_property
+    def frozen_features(self) -> Tensor:
+        """Features of all images by the frozen network, without augmentation, [N, D]."""
+        return self.features(self.network)
+
+    def prepare(self, images: Tensor) -> Tensor:
+        """Turn uint8 images into the input of the network, without augmentation."""
+        return self.normalise(images.float() / 255)
+
+    def features(self, network: nn.Module) -> Tensor:
+        """Return the features of all images by a network, without augmentation, [N, D]."""
+        return features_of(network, self.images, self.prepare)
+
+
+@dataclass(frozen=True, eq=False)
+class StageOutcome:
+    """The outputs of one discovery stage.
+
+    Attributes:
+        network: The network for the next stage.
+        head: Joint head over O + K classes.
+        statistics: Statistics of all O + K classes.
+        assignments: New class of each unlabelled image, 0..K-1, [N].
+        merge: How exactly the branches were merged; None if there was nothing to merge.
+    """
+
+    network: nn.Module
+    head: nn.Linear
+    statistics: ClassStatistics
+    assignments: Tensor
+    merge: MergeReport | None

@@ -1,0 +1,121 @@
+"""Loss terms of discovery stages: each joins one formula with its settings and its weight.
+
+A new term is one function and one line at the end of this file.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import Tensor
+from torch.nn import functional
+
+from inlay.discovery.assignment import swapped_assignment
+from inlay.discovery.contrastive import contrastive
+from inlay.discovery.distillation import feature_distillation
+from inlay.discovery.information import mutual_information_loss
+from inlay.discovery.ramp import ramp_up
+from inlay.discovery.regularization import mean_probability
+from inlay.discovery.replay import replay_loss
+from inlay.discovery.self_training import self_training
+from inlay.discovery.triplet import mine, triplet_comparison
+from inlay.methods.model import StageOutputs
+from inlay.settings import Settings
+
+__all__ = [
+    "ASSIGNMENT",
+    "CONTRASTIVE",
+    "DISTILLATION",
+    "INFORMATION",
+    "REGULARIZATION",
+    "REPLAY",
+    "SELF_TRAINING",
+    "TERMS",
+    "TRIPLET",
+    "Term",
+]
+
+
+@dataclass(frozen=True)
+class Term:
+    """One summand of the total loss.
+
+    Attributes:
+        name: Name in the progress display.
+        weight: Its weight, from the settings and the fraction of the stage that is done.
+        loss: The unweighted loss of a batch.
+    """
+
+    name: str
+    weight: Callable[[Settings, float], float]
+    loss: Callable[[StageOutputs], Tensor]
+
+
+def _contrastive(outputs: StageOutputs) -> Tensor:
+    settings = outputs.task.settings.contrastive
+    return contrastive(*outputs.projections, settings.temperature, settings.form)
+
+
+def _distillation(outputs: StageOutputs) -> Tensor:
+    return feature_distillation(outputs.first, outputs.frozen, outputs.task.settings.distillation.form)
+
+
+def _self_training(outputs: StageOutputs) -> Tensor:
+    divide = outputs.task.settings.self_training.divide_by_classes
+    return self_training(outputs.joint, outputs.novel[0], divide)
+
+
+def _self_training_weight(settings: Settings, progress: float) -> float:
+    return settings.self_training.weight * ramp_up(progress, settings.self_training.ramp)
+
+
+def _triplet(outputs: StageOutputs) -> Tensor:
+    settings = outputs.task.settings.triplet
+    positive, negative = mine(outputs.first if settings.mining == "hybrid" else outputs.frozen)
+    first, second = (functional.softmax(logits, dim=1) for logits in outputs.novel)
+    others = first if settings.other_view == "first" else second
+    everything = outputs.task.old_classes + outputs.task.classes
+    classes = everything if settings.divide_by == "all" else None
+    return triplet_comparison(first, others[positive], others[negative], settings.margin, classes)
+
+
+def _regularization(outputs: StageOutputs) -> Tensor:
+    return mean_probability(outputs.novel[0])
+
+
+def _replay(outputs: StageOutputs) -> Tensor:
+    settings = outputs.task.settings.replay
+    statistics, generator = outputs.task.statistics, outputs.batch.generator
+    samples, labels = statistics.sample(settings.per_class, generator, settings.scale)
+    return replay_loss(outputs.model.joint_head, samples, labels)
+
+
+def _assignment(outputs: StageOutputs) -> Tensor:
+    settings = outputs.task.settings.assignment
+    return swapped_assignment(*outputs.novel, settings.temperature, settings.epsilon)
+
+
+def _information(outputs: StageOutputs) -> Tensor:
+    temperature = outputs.task.settings.assignment.temperature
+    first, second = (functional.softmax(logits / temperature, dim=1) for logits in outputs.novel)
+    return mutual_information_loss(first, second)
+
+
+CONTRASTIVE = Term("contrastive", lambda s, _: s.contrastive.weight, _contrastive)
+DISTILLATION = Term("distillation", lambda s, _: s.distillation.weight, _distillation)
+SELF_TRAINING = Term("self-training", _self_training_weight, _self_training)
+TRIPLET = Term("triplet", lambda s, _: s.triplet.weight, _triplet)
+REGULARIZATION = Term("regularization", lambda s, _: s.regularization.weight, _regularization)
+REPLAY = Term("replay", lambda s, _: s.replay.weight, _replay)
+ASSIGNMENT = Term("assignment", lambda s, _: s.assignment.weight, _assignment)
+INFORMATION = Term("information", lambda s, _: s.assignment.information, _information)
+
+TERMS = (
+    CONTRASTIVE,
+    DISTILLATION,
+    SELF_TRAINING,
+    TRIPLET,
+    REGULARIZATION,
+    REPLAY,
+    ASSIGNMENT,
+    INFORMATION,
+)

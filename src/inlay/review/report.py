@@ -1,0 +1,34 @@
+"""The report of a run: one HTML file that needs nothing but a browser."""
+
+from html import escape
+
+from inlay.review.content import DiscoveredClass, Report, RunFacts, StageSection
+from inlay.review.sections import accuracy_section, facts_section, headline_section, stage_section
+from inlay.review.style import STYLE
+
+__all__ = ["DiscoveredClass", "Report", "RunFacts", "StageSection", "render"]
+
+
+def render(report: Report) -> str:
+    """Write a report as one self-contained HTML page: no scripts, pictures inside, nothing fetched.
+
+    Args:
+        report: what to show.
+
+    Raises:
+        ValueError: if pictures of a discovered class are not uint8 [n, 1 or 3, H, W].
+    """
+    body = "\n".join(
+        (
+            headline_section(report),
+            accuracy_section(report.stages),
+            *(stage_section(stage) for stage in report.stages),
+            facts_section(report.facts),
+        )
+    )
+    return (
+        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{escape(report.title)}</title>\n<style>{STYLE}</style>\n</head>\n"
+        f"<body>\n{body}\n</body>\n</html>\n"
+    )

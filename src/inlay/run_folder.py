@@ -1,0 +1,391 @@
+"""The folder of a run: its finished stages, what goes with them, and the work under way.
+
+A manifest lists every finished file with its checksum. A stage counts from the moment the manifest lists it,
+and the manifest is replaced in one step, so a run killed at any moment is found before or after a stage and
+never between. No path in it is absolute: the folder may be moved or copied.
+"""
+
+import fcntl
+import hashlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, Literal, TypedDict, cast
+
+from torch import Tensor
+
+from inlay.engine import checkpoint
+from inlay.engine.checkpoint import JsonObject, writing
+from inlay.errors import InlayError
+
+__all__ = ["RunFolder"]
+
+_FORMAT = 1
+_MANIFEST = "inlay.json"
+_LOCK = ".lock"
+_STAGES = "stages"
+_PROGRESS = "progress"
+_TENSORS = "tensors.safetensors"
+_FACTS = "stage.json"
+_STAGE_FOLDER = re.compile(r"\d{3,}-(base|novel)|\.\d{3,}-(base|novel)\.tmp")
+_EXTRA_NAME = re.compile(r"[a-z][a-z0-9_-]*")
+
+
+class _Stage(TypedDict):
+    index: int
+    name: str
+    files: dict[str, str]
+
+
+class _Manifest(TypedDict):
+    stages: list[_Stage]
+    extras: dict[str, str]
+
+
+class RunFolder:
+    """A run on the disk; get one from `create` or `open`.
+
+    Attributes:
+        path: The folder.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._locked = False
+
+    @classmethod
+    def create(cls, path: Path) -> "RunFolder":
+        """Begin a run, or take up one whose first stage was never finished, with its progress.
+
+        Args:
+            path: A folder that does not exist, is empty, or holds a run without a finished stage.
+
+        Returns:
+            The run, without stages.
+
+        Raises:
+            InlayError: If something else is there, or the folder cannot be written.
+        """
+        run = cls(path)
+        run._refuse_occupied()
+        with writing(path):
+            path.mkdir(parents=True, exist_ok=True)
+            # A parent that may be passed through but not listed cannot be forced to the disk.
+            with suppress(PermissionError):
+                checkpoint.sync_folder(path.parent)
+        with run.lock():
+            # Another process may have finished a stage here since the first look.
+            run._refuse_occupied()
+            if not cls.exists(path):
+                run._write_manifest({"stages": [], "extras": {}})
+        return run
+
+    @classmethod
+    def open(cls, path: Path) -> "RunFolder":
+        """Open a run, reading only.
+
+        Args:
+            path: The folder of the run.
+
+        Returns:
+            The run, whose manifest is whole and whose files are all there.
+
+        Raises:
+            InlayError: If there is no run, or it is damaged, incomplete or of a newer inlay.
+        """
+        run = cls(path)
+        if not cls.exists(path):
+            what = "is a file, not" if os.path.isfile(path) else "is not"
+            raise InlayError(f"{path} {what} an inlay run folder; make one with `inlay fit DATA --out NAME`.")
+        manifest = run._manifest()
+        files = [file for stage in manifest["stages"] for file in stage["files"]]
+        for relative in files + [file for file in manifest["extras"] if not run._staged(file).is_file()]:
+            run._require_file(relative)
+        return run
+
+    @staticmethod
+    def exists(path: Path) -> bool:
+        """Whether a run was begun in the folder `path`."""
+        return os.path.isfile(path / _MANIFEST)
+
+    @property
+    def stage_count(self) -> int:
+        """Number of finished stages, the base stage among them."""
+        return len(self._manifest()["stages"])
+
+    def commit(
+        self, index: int, kind: Literal["base", "novel"], tensors: Mapping[str, Tensor], facts: JsonObject
+    ) -> None:
+        """Add a finished stage and drop the progress that led to it, in one step as a reader sees it.
+
+        Args:
+            index: Number of the stage, which must be the number of stages so far.
+            kind: Whether the stage learned base classes or novel ones.
+            tensors: Any tensors by name.
+            facts: What JSON can hold, without NaN and infinities.
+
+        Raises:
+            InlayError: If the folder cannot be written or another process is writing; no stage is added then.
+            ValueError: If the index is not the next one.
+        """
+        with self.lock(), writing(self.path):
+            manifest = self._manifest()
+            if index != len(manifest["stages"]):
+                raise ValueError(f"the next stage is {len(manifest['stages'])}, not {index}")
+            self._tidy()
+            name = f"{index:03d}-{kind}"
+            try:
+                files = self._write_stage(name, tensors, facts)
+                stages = [*manifest["stages"], _Stage(index=index, name=name, files=files)]
+                self._write_manifest({"stages": stages, "extras": manifest["extras"]})
+            except BaseException:
+                self._tidy()
+                raise
+            self.clear_progress()
+
+    def read(self, index: int = -1, verify: bool = True) -> tuple[dict[str, Tensor], JsonObject]:
+        """Read a finished stage.
+
+        Args:
+            index: Number of the stage; negative numbers count from the end.
+            verify: Whether to compare the files with their checksums.
+
+        Returns:
+            The tensors and facts that were committed.
+
+        Raises:
+            InlayError: If there is no such stage, or its files are missing or changed.
+        """
+        stages = self._manifest()["stages"]
+        if not stages:
+            raise InlayError(f"{self.path} has no finished stage yet; repeat the `inlay fit` that began it.")
+        if not -len(stages) <= index < len(stages):
+            raise InlayError(f"{self.path} has no stage {index}; write a number from 0 to {len(stages) - 1}.")
+        for relative, checksum in stages[index]["files"].items():
+            self._require_file(relative)
+            if verify and _checksum(self.path / relative) != checksum:
+                raise _changed(self.path / relative)
+        folder = self.path / _STAGES / stages[index]["name"]
+        tensors, _ = checkpoint.read_tensors(folder / _TENSORS)
+        return tensors, cast(JsonObject, checkpoint.read_json(folder / _FACTS))
+
+    def write_extra(self, name: str, value: Any) -> None:
+        """Write or replace a JSON file beside the manifest, in one step as `read_extra` sees it.
+
+        Args:
+            name: Name of the file without `.json`, such as "matching".
+            value: What JSON can hold, without NaN and infinities.
+
+        Raises:
+            InlayError: If the folder cannot be written or another process is writing.
+            ValueError: If the name is not in lower case, or the manifest's own.
+        """
+        relative = _extra_file(name)
+        staged = self._staged(relative)
+        with self.lock(), writing(self.path):
+            self._tidy()
+            try:
+                checkpoint.write_json(staged, value)
+                manifest = self._manifest()
+                manifest["extras"][relative] = _checksum(staged)
+                self._write_manifest(manifest)
+            finally:
+                self._tidy()
+
+    def read_extra(self, name: str) -> Any | None:
+        """Read a file of `write_extra`.
+
+        Args:
+            name: Name of the file without `.json`.
+
+        Returns:
+            The value in it; None if it was never written.
+
+        Raises:
+            InlayError: If the file is missing or was changed.
+            ValueError: If the name is not in lower case, or the manifest's own.
+        """
+        relative = _extra_file(name)
+        checksum = self._manifest()["extras"].get(relative)
+        if checksum is None:
+            return None
+        # A writer killed between manifest and rename leaves the file under its staged name.
+        for file in (self.path / relative, self._staged(relative)):
+            if file.is_file() and _checksum(file) == checksum:
+                return checkpoint.read_json(file)
+        self._require_file(relative)
+        raise _changed(self.path / relative)
+
+    def progress_path(self, name: str) -> Path:
+        """Where work on the next stage keeps a checkpoint; the folder of it is made.
+
+        The file's name begins with the number of the stage, so that what a killed commit left behind is never
+        taken for progress of the stage after it.
+
+        Args:
+            name: Name of the file.
+
+        Returns:
+            Its path.
+
+        Raises:
+            InlayError: If the folder cannot be made.
+            ValueError: If the name is no plain file name.
+        """
+        if Path(name).name != name:
+            raise ValueError(f"a progress file needs a plain name, not {name!r}")
+        folder = self.path / _PROGRESS
+        with writing(folder):
+            folder.mkdir(exist_ok=True)
+        return folder / f"{self.stage_count:03d}-{name}"
+
+    def clear_progress(self) -> None:
+        """Drop the checkpoints of work under way.
+
+        Raises:
+            InlayError: If they cannot be removed or another process is writing.
+        """
+        folder = self.path / _PROGRESS
+        with self.lock(), writing(folder):
+            for entry in _entries(folder):
+                if entry.is_dir() and not entry.is_symlink():
+                    shutil.rmtree(entry)
+                else:
+                    entry.unlink()
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Keep other processes from writing to this run until the context ends or this process does.
+
+        Every method that writes takes the lock itself; hold it around work that spans several of them.
+
+        Raises:
+            InlayError: If another process holds it, or the folder cannot be written.
+        """
+        if self._locked:
+            yield
+            return
+        with writing(self.path):
+            file = open(self.path / _LOCK, "ab")  # noqa: SIM115 - the lock lives as long as the open file
+        with file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise InlayError(
+                    f"Another inlay process is writing to {self.path}; wait for it to end, or stop it."
+                ) from None
+            self._locked = True
+            try:
+                yield
+            finally:
+                self._locked = False
+
+    def _refuse_occupied(self) -> None:
+        if os.path.isfile(self.path):
+            raise InlayError(f"{self.path} is a file; choose another --out.")
+        if self.exists(self.path):
+            if RunFolder.open(self.path).stage_count > 0:
+                raise InlayError(
+                    f"{self.path} already holds a run; choose another --out, or add classes to it with "
+                    f"`inlay discover`."
+                )
+        elif not all(_is_from_killed_create(entry) for entry in _entries(self.path)):
+            raise InlayError(f"{self.path} is not empty and holds no inlay run; choose another --out.")
+
+    def _manifest(self) -> _Manifest:
+        path = self.path / _MANIFEST
+        value = checkpoint.read_json(path)
+        number = value.get("format") if isinstance(value, dict) else None
+        if type(number) is not int:
+            raise _changed(path)
+        if number > _FORMAT:
+            raise InlayError(
+                f"{self.path} was written by a newer inlay, in format {number}; update inlay "
+                f"with `pip install --upgrade inlay`."
+            )
+        if value.pop("checksum", None) != _manifest_checksum(value):
+            raise _changed(path)
+        return {"stages": value["stages"], "extras": value["extras"]}
+
+    def _write_manifest(self, manifest: _Manifest) -> None:
+        value: JsonObject = {"format": _FORMAT, "inlay": _version(), **manifest}
+        checkpoint.write_json(self.path / _MANIFEST, {**value, "checksum": _manifest_checksum(value)})
+
+    def _write_stage(self, name: str, tensors: Mapping[str, Tensor], facts: JsonObject) -> dict[str, str]:
+        stages = self.path / _STAGES
+        stages.mkdir(exist_ok=True)
+        temporary, final = stages / f".{name}.tmp", stages / name
+        temporary.mkdir()
+        checkpoint.write_tensors(temporary / _TENSORS, tensors, {})
+        checkpoint.write_json(temporary / _FACTS, facts)
+        files = {f"{_STAGES}/{name}/{file}": _checksum(temporary / file) for file in (_FACTS, _TENSORS)}
+        os.rename(temporary, final)
+        checkpoint.sync_folder(stages)
+        return files
+
+    def _tidy(self) -> None:
+        """Finish or remove what a killed writer left, going by the manifest on the disk."""
+        manifest = self._manifest()
+        checkpoint.remove_leftovers(self.path)
+        listed = {stage["name"] for stage in manifest["stages"]}
+        for entry in _entries(self.path / _STAGES):
+            if entry.name not in listed and _STAGE_FOLDER.fullmatch(entry.name):
+                shutil.rmtree(entry)
+        for staged in self.path.glob(".*.json.next"):
+            relative = staged.name.removeprefix(".").removesuffix(".next")
+            if manifest["extras"].get(relative) == _checksum(staged):
+                os.replace(staged, self.path / relative)
+                checkpoint.sync_folder(self.path)
+            else:
+                staged.unlink()
+
+    def _staged(self, relative: str) -> Path:
+        return self.path / f".{relative}.next"
+
+    def _require_file(self, relative: str) -> None:
+        if not (self.path / relative).is_file():
+            raise InlayError(f"{self.path} is incomplete, as {relative} is missing; restore that file from a copy.")
+
+
+def _entries(folder: Path) -> list[Path]:
+    with writing(folder):
+        return list(folder.iterdir()) if os.path.isdir(folder) else []
+
+
+def _is_from_killed_create(entry: Path) -> bool:
+    return entry.name == _LOCK or entry.match(f".{_MANIFEST}.*.tmp")
+
+
+def _extra_file(name: str) -> str:
+    file = f"{name}.json"
+    if not _EXTRA_NAME.fullmatch(name) or file == _MANIFEST:
+        raise ValueError(f"the name of an extra must be in lower case and not the manifest's, not {name!r}")
+    return file
+
+
+def _checksum(path: Path) -> str:
+    try:
+        with open(path, "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise InlayError(f"{path} cannot be read ({error.strerror}); make it readable.") from error
+
+
+def _manifest_checksum(value: JsonObject) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def _version() -> str:
+    try:
+        return version("inlay")
+    except PackageNotFoundError:
+        return "not installed"
+
+
+def _changed(path: Path) -> InlayError:
+    return InlayError(f"{path} was changed after it was written (edited by hand or damaged); restore it from a copy.")

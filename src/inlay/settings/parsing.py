@@ -1,0 +1,71 @@
+"""Plain objects to dataclasses, with every field checked."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+
+from inlay.errors import InlayError
+
+__all__ = ["build", "dotted_paths"]
+
+T = TypeVar("T")
+
+
+def build(cls: type[T], data: Mapping[str, Any], prefix: str = "") -> T:
+    """Make a dataclass from plain objects; texts are converted to the type of their field.
+
+    Args:
+        cls: Dataclass whose fields are scalars, tuples of scalars or dataclasses of the same kind.
+        data: Values by field name; missing fields keep their defaults.
+        prefix: Dotted path of this dataclass, for messages.
+
+    Raises:
+        InlayError: If a field is unknown or a value does not fit it.
+    """
+    hints = get_type_hints(cls)
+    unknown = [name for name in data if name not in hints]
+    if unknown:
+        raise InlayError(f"There is no setting {prefix + unknown[0]!r}; write one of: {', '.join(hints)}.")
+    return cls(**{name: _value(hints[name], value, prefix + name) for name, value in data.items()})
+
+
+def dotted_paths(data: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """Return the dotted paths of all scalars in nested plain objects."""
+    paths = []
+    for name, value in data.items():
+        nested = isinstance(value, Mapping)
+        paths += dotted_paths(value, f"{prefix}{name}.") if nested else [f"{prefix}{name}"]
+    return paths
+
+
+def _value(hint: Any, value: Any, path: str) -> Any:
+    if dataclasses.is_dataclass(hint):
+        if not isinstance(value, Mapping):
+            raise InlayError(f"Setting {path!r} is a table of settings, such as {path}.… = …, not {value!r}.")
+        return build(hint, value, f"{path}.")  # type: ignore[arg-type]
+    if get_origin(hint) is tuple:
+        items = value.split(",") if isinstance(value, str) else list(value)
+        return tuple(_value(get_args(hint)[0], item, path) for item in items if item != "")
+    if get_origin(hint) is Literal:
+        if value not in get_args(hint):
+            raise InlayError(
+                f"Setting {path!r} must be one of {', '.join(map(str, get_args(hint)))}; got {value!r}."
+            )
+        return value
+    return _scalar(hint, value, path)
+
+
+def _scalar(hint: type, value: Any, path: str) -> Any:
+    if hint is bool and value in (True, False, "true", "false"):
+        return value in (True, "true")
+    if hint is str and isinstance(value, str):
+        return value
+    if hint in (int, float) and not isinstance(value, bool):
+        try:
+            number = float(value)
+        except (TypeError, ValueError):
+            number = float("nan")
+        if number == number and (hint is float or number.is_integer()):
+            return hint(number)
+    kind = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}[hint]
+    raise InlayError(f"Setting {path!r} must be {kind}; got {value!r}.")

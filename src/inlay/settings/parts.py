@@ -1,0 +1,227 @@
+"""Settings of each part of a run.
+
+Where the paper leaves a choice open or contradicts itself, the choice is a field here.
+"""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+__all__ = [
+    "AssignmentSettings",
+    "BaseSettings",
+    "BranchSettings",
+    "ClassifierSettings",
+    "ContrastiveSettings",
+    "DistillationSettings",
+    "RegularizationSettings",
+    "ReplaySettings",
+    "SelfTrainingSettings",
+    "TrainingSettings",
+    "TripletSettings",
+]
+
+
+@dataclass(frozen=True)
+class TrainingSettings:
+    """How weights are trained, in the base stage and in discovery stages.
+
+    Attributes:
+        epochs: Passes over the images.
+        batch: Images per step.
+        learning_rate: Peak learning rate of SGD.
+        momentum: Momentum of SGD.
+        nesterov: Nesterov's form of the momentum.
+        weight_decay: Weight decay of SGD.
+        schedule: "cosine" (with a warm-up over the first tenth) or "step".
+        decay_at: With "step": fractions of the training at which the learning rate falls to a tenth.
+    """
+
+    epochs: int = 60
+    batch: int = 128
+    learning_rate: float = 0.1
+    momentum: float = 0.9
+    nesterov: bool = True
+    weight_decay: float = 5e-4
+    schedule: Literal["cosine", "step"] = "cosine"
+    decay_at: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class BaseSettings:
+    """The labelled base stage.
+
+    Attributes:
+        training: Schedule and optimiser.
+        view: Augmentation of the images for the cross-entropy.
+        cross_entropy: Weight of the cross-entropy.
+        contrastive: Weight of a self-supervised contrastive term on two strong views; 0 leaves it out.
+        contrastive_view: Augmentation of those two views.
+        temperature: Temperature of that term.
+        projection: Output size of its projection head.
+    """
+
+    training: TrainingSettings = field(default_factory=TrainingSettings)
+    view: str = "weak"
+    cross_entropy: float = 1.0
+    contrastive: float = 1.0
+    contrastive_view: str = "strong"
+    temperature: float = 0.5
+    projection: int = 128
+
+
+@dataclass(frozen=True)
+class BranchSettings:
+    """What is trained in a discovery stage.
+
+    Attributes:
+        gate: "imm", "aff" or "amm": a branch beside every Conv+BN; "constant": a branch behind a fixed gate;
+            "full": the network itself, without branches; "frozen": only the heads.
+        absolute_gamma: The gate of AMM reads |gamma| instead of gamma (its argument is about magnitude).
+        constant: Value of the constant gate.
+        include: Glob patterns of the units that get a branch, such as "layer2*"; empty means all.
+    """
+
+    gate: Literal["imm", "aff", "amm", "constant", "full", "frozen"] = "amm"
+    absolute_gamma: bool = False
+    constant: float = 0.5
+    include: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class ContrastiveSettings:
+    """Contrastive representation learning on the unlabelled images (Eq. 1).
+
+    Attributes:
+        weight: Weight in the total loss.
+        temperature: tau_u; the paper gives none.
+        form: "standard" keeps the positive pair in the denominator, over 2B views; "literal" is Eq. 1 as
+            printed.
+        projection: Output size of the projection head, which is discarded after the stage.
+    """
+
+    weight: float = 0.0
+    temperature: float = 0.5
+    form: Literal["standard", "literal"] = "standard"
+    projection: int = 128
+
+
+@dataclass(frozen=True)
+class DistillationSettings:
+    """Distillation of the features of the frozen network (Eq. 2, with the sign that keeps features close).
+
+    Attributes:
+        weight: Weight in the total loss.
+        form: "batch" compares whole normalised batches, "sample" normalised rows, "raw" rows, "squared"
+            squared distances of normalised rows.
+    """
+
+    weight: float = 0.0
+    form: Literal["batch", "sample", "raw", "squared"] = "batch"
+
+
+@dataclass(frozen=True)
+class SelfTrainingSettings:
+    """Self-training of the joint head on the labels of the novel head (Eq. 3).
+
+    Attributes:
+        weight: Weight once ramped up.
+        ramp: Fraction of the stage over which the weight rises.
+        divide_by_classes: Divide by the number of classes, as printed.
+    """
+
+    weight: float = 0.0
+    ramp: float = 0.25
+    divide_by_classes: bool = False
+
+
+@dataclass(frozen=True)
+class TripletSettings:
+    """Triplet comparison of novel probabilities (Eq. 4, as a hinge).
+
+    Attributes:
+        weight: Weight in the total loss.
+        margin: Margin m of the hinge.
+        mining: Features by which neighbours are chosen: "hybrid" (current) or "frozen" (stable).
+        other_view: View from which positives and negatives are taken.
+        divide_by: Classes in the factor 1/C: "novel" (those in the softmax) or "all" (as printed).
+    """
+
+    weight: float = 0.0
+    margin: float = 1.0
+    mining: Literal["hybrid", "frozen"] = "hybrid"
+    other_view: Literal["first", "second"] = "first"
+    divide_by: Literal["novel", "all"] = "novel"
+
+
+@dataclass(frozen=True)
+class RegularizationSettings:
+    """Regularization of the mean novel probability (Eq. 5, with the sign that prevents collapse).
+
+    Attributes:
+        weight: Weight in the total loss.
+    """
+
+    weight: float = 0.0
+
+
+@dataclass(frozen=True)
+class ReplaySettings:
+    """Gaussian replay of the features of old classes (Eq. 6).
+
+    Attributes:
+        weight: Weight of the replay loss during training; 0 leaves it out (the refit replays all the same).
+        per_class: Samples of each class per step.
+        statistics: "shared": one standard deviation for all classes; "diagonal": one per class; "full": a
+            covariance matrix per class.
+        scale: Factor on the standard deviations.
+    """
+
+    weight: float = 0.0
+    per_class: int = 20
+    statistics: Literal["shared", "diagonal", "full"] = "full"
+    scale: float = 1.15
+
+
+@dataclass(frozen=True)
+class AssignmentSettings:
+    """Clustering by cosine prototypes that start from k-means; not part of the paper.
+
+    Attributes:
+        weight: Weight of the balanced assignments swapped between the two views.
+        information: Weight of the mutual information between the assignments of the two views.
+        temperature: Temperature of the prototype softmax.
+        epsilon: Softness of the balanced assignment.
+        neighbours: Each image may be paired with one of this many nearest images instead of itself.
+        partner_share: Share of pairs that are neighbours.
+    """
+
+    weight: float = 0.0
+    information: float = 0.0
+    temperature: float = 0.1
+    epsilon: float = 0.05
+    neighbours: int = 5
+    partner_share: float = 0.0
+
+
+@dataclass(frozen=True)
+class ClassifierSettings:
+    """Heads, and what happens to them after the merge.
+
+    Attributes:
+        detach: Keep the classifier losses of Eqs. 3 to 5 off the backbone (the paper's "decoupled").
+        heads: "two": a novel head beside the joint head; "one": the novel outputs of the joint head play its
+            part.
+        refit: Fit the joint head anew after the merge, on replayed old and assigned new features.
+        refit_per_class: Replayed samples of each old class for the refit.
+        refit_decay: Weight decay of the refit.
+        drift: Move the statistics of old classes by a ridge map fitted on the unlabelled images.
+        ridge: Strength of that ridge, relative to the mean variance.
+    """
+
+    detach: bool = False
+    heads: Literal["two", "one"] = "two"
+    refit: bool = True
+    refit_per_class: int = 500
+    refit_decay: float = 1e-4
+    drift: bool = True
+    ridge: float = 1e-2

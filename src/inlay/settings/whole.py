@@ -1,0 +1,95 @@
+"""The settings of a whole run."""
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from inlay.errors import InlayError
+from inlay.settings.parsing import build, dotted_paths
+from inlay.settings.parts import (
+    AssignmentSettings,
+    BaseSettings,
+    BranchSettings,
+    ClassifierSettings,
+    ContrastiveSettings,
+    DistillationSettings,
+    RegularizationSettings,
+    ReplaySettings,
+    SelfTrainingSettings,
+    TrainingSettings,
+    TripletSettings,
+)
+
+__all__ = ["Settings"]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Everything that decides the outcome of a run besides data, backbone and seed.
+
+    Attributes:
+        method: Name of the discovery method, see `inlay.methods`.
+        base: The labelled base stage.
+        training: Schedule and optimiser of discovery stages.
+        first_view: Augmentation of the first view of each unlabelled image.
+        second_view: Augmentation of the second view.
+        branch: What is trained in a discovery stage.
+        contrastive: Eq. 1.
+        distillation: Eq. 2.
+        self_training: Eq. 3.
+        triplet: Eq. 4.
+        regularization: Eq. 5.
+        replay: Eq. 6 and the statistics kept of each class.
+        assignment: Clustering by prototypes.
+        classifier: Heads and refit.
+    """
+
+    method: str = "inlay"
+    base: BaseSettings = field(default_factory=BaseSettings)
+    training: TrainingSettings = field(default_factory=TrainingSettings)
+    first_view: str = "weak"
+    second_view: str = "strong"
+    branch: BranchSettings = field(default_factory=BranchSettings)
+    contrastive: ContrastiveSettings = field(default_factory=ContrastiveSettings)
+    distillation: DistillationSettings = field(default_factory=DistillationSettings)
+    self_training: SelfTrainingSettings = field(default_factory=SelfTrainingSettings)
+    triplet: TripletSettings = field(default_factory=TripletSettings)
+    regularization: RegularizationSettings = field(default_factory=RegularizationSettings)
+    replay: ReplaySettings = field(default_factory=ReplaySettings)
+    assignment: AssignmentSettings = field(default_factory=AssignmentSettings)
+    classifier: ClassifierSettings = field(default_factory=ClassifierSettings)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return nested plain objects, one to one with the fields."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> "Settings":
+        """Rebuild settings from nested plain objects.
+
+        Raises:
+            InlayError: If a field is unknown or has a value of the wrong kind.
+        """
+        return build(cls, data)
+
+    def changed(self, changes: Mapping[str, Any]) -> "Settings":
+        """Return a copy with fields replaced, named by dotted paths such as "training.epochs".
+
+        Values may be given as text, as on a command line.
+
+        Raises:
+            InlayError: If a field is unknown or a value does not fit it.
+        """
+        data = self.to_json()
+        for path, value in changes.items():
+            *parents, last = path.split(".")
+            table = data
+            for name in parents:
+                table = table.get(name) if isinstance(table.get(name), dict) else {}  # type: ignore[assignment]
+            if last not in table or isinstance(table[last], dict):
+                raise InlayError(
+                    f"There is no setting {path!r}; the settings are: {', '.join(dotted_paths(data))}."
+                )
+            table[last] = value
+        return build(Settings, data)
