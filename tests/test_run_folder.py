@@ -13,11 +13,12 @@ from typing import Any
 import pytest
 import torch
 
-from inlay.engine.checkpoint import write_json
+from inlay.engine import checkpoint
 from inlay.errors import InlayError
 from inlay.run_folder import RunFolder
 
 FORK = multiprocessing.get_context("fork")
+Work = Callable[[RunFolder], object]
 CHANGES = {"os.rename", "os.remove", "os.mkdir", "os.rmdir"}
 BASE = {"weight": torch.arange(6.0).reshape(2, 3)}
 NOVEL = {"weight": torch.ones(5, 3), "bias": torch.zeros(5)}
@@ -30,17 +31,13 @@ def _run(path: Path, stages: int = 1) -> RunFolder:
     return run
 
 
+def _commit_novel(run: RunFolder) -> None:
+    run.commit(1, "novel", NOVEL, {"stage": 1})
+
+
 def _content(path: Path) -> dict[str, bytes]:
-    return {
-        str(file.relative_to(path)): file.read_bytes()
-        for file in path.rglob("*")
-        if file.is_file() and file.name != ".lock"
-    }
-
-
-def _edit_manifest(path: Path, **changes: Any) -> None:
-    manifest = json.loads((path / "inlay.json").read_text())
-    (path / "inlay.json").write_text(json.dumps({**manifest, **changes}))
+    files = [file for file in path.rglob("*") if file.is_file() and file.name != ".lock"]
+    return {str(file.relative_to(path)): file.read_bytes() for file in files}
 
 
 def test_stages_come_back_from_wherever_the_folder_lies(tmp_path: Path) -> None:
@@ -77,17 +74,14 @@ def test_layout(tmp_path: Path) -> None:
 
 def test_create_takes_an_empty_folder_and_an_unfinished_run(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    (tmp_path / "killed").mkdir()
-    (tmp_path / "killed" / ".lock").touch()
-    (tmp_path / "killed" / ".inlay.json.0123abcd.tmp").touch()
-    for path in (tmp_path / "empty", tmp_path / "killed", tmp_path / "deep" / "new"):
+    for path in (tmp_path / "empty", tmp_path / "deep" / "new"):
         assert not RunFolder.exists(path)
         run = RunFolder.create(path)
         assert RunFolder.exists(path)
         assert run.stage_count == 0
-        write_json(run.progress_path("training"), 3)
+        run.progress_path("training").write_text("3")
         run = RunFolder.create(path)
-        assert run.progress_path("training").read_text() == "3\n"
+        assert run.progress_path("training").read_text() == "3"
         assert set(_content(path)) == {"inlay.json", "progress/000-training"}
 
 
@@ -112,55 +106,39 @@ def test_create_refuses_what_is_there(tmp_path: Path) -> None:
 def test_open_refuses_what_is_no_run(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "empty").mkdir()
-    for name in ("gone", "empty"):
-        message = rf"{name} is not an inlay run folder; make one with `inlay fit DATA --out NAME`\.$"
+    (tmp_path / "damaged").mkdir()
+    (tmp_path / "damaged" / "inlay.json").write_text("no JSON")
+    for name, message in (
+        ("gone", r"gone is not an inlay run folder; make one with `inlay fit DATA --out NAME`\.$"),
+        ("empty", "empty is not an inlay run folder; make one with"),
+        ("file", "file is a file, not an inlay run folder; make one with"),
+        ("damaged", r"inlay\.json is damaged or was not written by inlay; restore it from a copy"),
+    ):
         with pytest.raises(InlayError, match=message):
             RunFolder.open(tmp_path / name)
-    with pytest.raises(InlayError, match="file is a file, not an inlay run folder; make one with `inlay fit"):
-        RunFolder.open(tmp_path / "file")
     assert not list((tmp_path / "empty").iterdir())
 
 
 @pytest.mark.parametrize(
-    "changes", [{"stages": []}, {"inlay": "9"}, {"format": "1"}, {"checksum": None}, {"extras": None}]
+    ("changes", "message"),
+    [
+        ({"format": 2, "stages": {}}, r"newer inlay, in format 2; update inlay with `pip install --upgrade inlay`\.$"),
+        ({"stages": []}, r"json was changed after it was written \(edited by hand or damaged\); restore it"),
+        ({"inlay": "9"}, r"inlay\.json was changed after it was written"),
+        ({"format": "1"}, r"inlay\.json was changed after it was written"),
+        ({"checksum": None}, r"inlay\.json was changed after it was written"),
+    ],
 )
-def test_edited_manifest(tmp_path: Path, changes: dict[str, Any]) -> None:
-    message = r"inlay\.json was changed after it was written \(edited by hand or damaged\); restore it from a copy"
-    _check_refusal(_run(tmp_path / "run"), changes, message)
-
-
-def test_manifest_of_a_newer_inlay(tmp_path: Path) -> None:
-    message = r"newer inlay, in format 2; update inlay with `pip install --upgrade inlay`\.$"
-    _check_refusal(_run(tmp_path / "run"), {"format": 2, "stages": {}}, message)
-
-
-def _check_refusal(run: RunFolder, changes: dict[str, Any], message: str) -> None:
-    _edit_manifest(run.path, **changes)
+def test_edited_manifest(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    run = _run(tmp_path / "run")
+    manifest = json.loads((run.path / "inlay.json").read_text())
+    (run.path / "inlay.json").write_text(json.dumps({**manifest, **changes}))
     before = _content(run.path)
-    for attempt in (
-        lambda: RunFolder.open(run.path),
-        lambda: RunFolder.create(run.path),
-        lambda: run.commit(1, "novel", NOVEL, {}),
-        lambda: run.write_extra("matching", 1),
-        run.read,
-    ):
+    attempts: list[Work] = [RunFolder.read, _commit_novel, lambda run: run.open(run.path)]
+    for attempt in [*attempts, lambda run: run.create(run.path), lambda run: run.write_extra("matching", 1)]:
         with pytest.raises(InlayError, match=message):
-            attempt()
+            attempt(run)
     assert _content(run.path) == before
-
-
-@pytest.mark.parametrize("text", ["", "{", "no JSON"])
-def test_manifest_that_is_no_json(tmp_path: Path, text: str) -> None:
-    run = _run(tmp_path / "run")
-    (run.path / "inlay.json").write_text(text)
-    with pytest.raises(InlayError, match=r"inlay\.json is damaged or was not written by inlay; restore it from"):
-        RunFolder.open(run.path)
-
-
-def test_reformatted_manifest_is_the_same(tmp_path: Path) -> None:
-    run = _run(tmp_path / "run")
-    _edit_manifest(run.path)
-    assert RunFolder.open(run.path).stage_count == 1
 
 
 @pytest.mark.parametrize("missing", ["stages/000-base/stage.json", "stages/000-base/tensors.safetensors", "notes.json"])
@@ -189,13 +167,11 @@ def test_changed_stage(tmp_path: Path, name: str) -> None:
 
 
 def test_stage_that_is_not_there(tmp_path: Path) -> None:
-    run = _run(tmp_path / "none", stages=0)
     with pytest.raises(InlayError, match="has no finished stage yet; repeat the `inlay fit` that began it"):
-        run.read()
-    run = _run(tmp_path / "two", stages=2)
+        _run(tmp_path / "none", stages=0).read()
     for index in (2, -3):
         with pytest.raises(InlayError, match=f"has no stage {index}; write a number from 0 to 1"):
-            run.read(index)
+            _run(tmp_path / f"two{index}", stages=2).read(index)
 
 
 def test_commit_takes_the_next_stage_only(tmp_path: Path) -> None:
@@ -224,31 +200,22 @@ def test_extras(tmp_path: Path) -> None:
     for name in ("inlay", "../up", "Upper", "", "matching.json"):
         with pytest.raises(ValueError, match="must be in lower case and not the manifest's"):
             run.write_extra(name, 1)
-        with pytest.raises(ValueError, match="must be in lower case and not the manifest's"):
-            run.read_extra(name)
 
 
-def test_progress_belongs_to_the_next_stage(tmp_path: Path) -> None:
+def test_commit_drops_progress_and_no_foreign_files(tmp_path: Path) -> None:
     run = _run(tmp_path / "run")
-    path = run.progress_path("training.safetensors")
-    assert path == run.path / "progress" / "001-training.safetensors"
+    path = run.progress_path("training")
+    assert path == run.path / "progress" / "001-training"
     path.touch()
     (path.parent / "folder").mkdir()
-    run.commit(1, "novel", NOVEL, {})
-    assert not list(path.parent.iterdir())
-    assert run.progress_path("training.safetensors").name == "002-training.safetensors"
-    with pytest.raises(ValueError, match=r"plain name, not '\.\./up'"):
-        run.progress_path("../up")
-
-
-def test_foreign_files_survive(tmp_path: Path) -> None:
-    run = _run(tmp_path / "run")
     (run.path / "stages" / "notes").mkdir()
     (run.path / "README").touch()
     run.commit(1, "novel", NOVEL, {})
-    run.clear_progress()
-    assert (run.path / "stages" / "notes").is_dir()
-    assert (run.path / "README").is_file()
+    assert not list(path.parent.iterdir())
+    assert (run.path / "stages" / "notes").is_dir() and (run.path / "README").is_file()
+    assert run.progress_path("training").name == "002-training"
+    with pytest.raises(ValueError, match=r"plain name, not '\.\./up'"):
+        run.progress_path("../up")
 
 
 def _child(target: Callable[[Path, Any], None], path: Path) -> tuple[Any, Any]:
@@ -265,24 +232,32 @@ def _hold_lock(path: Path, ready: Any) -> None:
 
 
 def test_two_writers(tmp_path: Path) -> None:
-    run = _run(tmp_path / "run")
-    empty = _run(tmp_path / "empty", stages=0)
-    for locked, attempts in (
-        (run, [lambda: run.commit(1, "novel", NOVEL, {}), lambda: run.write_extra("a", 1), run.clear_progress]),
-        (empty, [lambda: RunFolder.create(empty.path)]),
-    ):
+    run, begun = _run(tmp_path / "run"), _run(tmp_path / "begun", stages=0)
+    writes = [lambda: _commit_novel(run), lambda: run.write_extra("a", 1), run.clear_progress]
+    for locked, attempts in ((run, writes), (begun, [lambda: begun.create(begun.path)])):
         writer, receiver = _child(_hold_lock, locked.path)
         assert receiver.recv() == "locked"
         before = _content(locked.path)
         for attempt in attempts:
             with pytest.raises(InlayError, match=r"^Another inlay process is writing to .*; wait for it"):
                 attempt()
+        RunFolder.open(locked.path)
         assert _content(locked.path) == before
-        assert RunFolder.open(locked.path).stage_count == (1 if locked is run else 0)
         writer.kill()
         writer.join()
         for attempt in attempts:
             attempt()
+
+
+def test_create_looks_again_once_it_holds_the_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def others_go_first(_: Path) -> None:
+        monkeypatch.undo()
+        _run(tmp_path / "run")
+
+    monkeypatch.setattr(checkpoint, "sync_folder", others_go_first)
+    with pytest.raises(InlayError, match="run already holds a run"):
+        RunFolder.create(tmp_path / "run")
+    assert RunFolder.open(tmp_path / "run").stage_count == 1
 
 
 def test_lock_spans_commits_and_ends(tmp_path: Path) -> None:
@@ -298,14 +273,9 @@ def test_lock_spans_commits_and_ends(tmp_path: Path) -> None:
 def _refused_as_ordinary_user(folder: Path, answers: Any) -> None:
     os.chdir(folder)
     if os.geteuid() == 0:
-        os.setgid(65534)
         os.setuid(65534)
     run = RunFolder.open(Path("run"))
-    for attempt in (
-        lambda: run.commit(1, "novel", NOVEL, {}),
-        lambda: run.progress_path("a"),
-        lambda: RunFolder.create(Path("new")),
-    ):
+    for attempt in (lambda: _commit_novel(run), lambda: run.progress_path("a"), lambda: run.create(Path("new"))):
         with pytest.raises(InlayError) as refusal:
             attempt()
         answers.send(str(refusal.value))
@@ -314,56 +284,36 @@ def _refused_as_ordinary_user(folder: Path, answers: Any) -> None:
 def test_folder_without_permission(tmp_path: Path) -> None:
     run = _run(tmp_path / "run")
     before = _content(tmp_path)
-    for folder in (run.path, tmp_path):
-        folder.chmod(0o555)
-    (run.path / ".lock").chmod(0o444)
+    for file, mode in ((run.path / ".lock", 0o444), (run.path, 0o555), (tmp_path, 0o555)):
+        file.chmod(mode)
     writer, receiver = _child(_refused_as_ordinary_user, tmp_path)
     writer.join()
     for folder in (run.path, tmp_path):
         folder.chmod(0o755)
     assert writer.exitcode == 0
-    for what in ("run", "run/progress", "new"):
-        assert receiver.recv() == (
-            f"{what} cannot be written (Permission denied); choose a folder that you can write to."
-        )
+    answers = [receiver.recv() for _ in range(3)]
+    reason = "cannot be written (Permission denied); choose a folder that you can write to."
+    assert answers == [f"run {reason}", f"run/progress {reason}", f"new {reason}"]
     assert _content(tmp_path) == before
 
 
-def test_full_disk_at_every_point_of_a_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fsync, calls, number = os.fsync, 0, 0
-
-    def fsync_until_full(fd: Any) -> None:
-        nonlocal calls
-        calls += 1
-        if calls == number:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        fsync(fd)
-
-    while calls >= number:
-        run = _run(tmp_path / str(number))
-        before, calls, number = _content(run.path), 0, number + 1
-        with monkeypatch.context() as patch:
-            patch.setattr(os, "fsync", fsync_until_full)
-            try:
-                run.commit(1, "novel", NOVEL, {"stage": 1})
-            except InlayError as error:
-                assert str(error).startswith("The disk is full: ")
-        if RunFolder.open(run.path).stage_count == 1:
-            assert _content(run.path) == before
-        else:
-            assert run.read()[1] == {"stage": 1}
-    assert number > 5
+def _die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _die_at(number: int, work: Callable[[RunFolder], None], path: Path) -> None:
-    """Do the work, but be killed right before the n-th time it changes the file system or forces a change."""
+def _find_the_disk_full() -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def _do_until(number: int, stop: Callable[[], None], work: Work, path: Path) -> None:
+    """Do the work, but stop it right before the n-th time it changes the file system or forces a change."""
     seen, fsync = 0, os.fsync
 
     def count() -> None:
         nonlocal seen
         seen += 1
         if seen == number:
-            os.kill(os.getpid(), signal.SIGKILL)
+            stop()
 
     def counted_fsync(fd: Any) -> None:
         count()
@@ -375,18 +325,23 @@ def _die_at(number: int, work: Callable[[RunFolder], None], path: Path) -> None:
 
     os.fsync = counted_fsync
     sys.addaudithook(watch)
-    work(RunFolder(path))
+    try:
+        work(RunFolder(path))
+    except InlayError as error:
+        assert str(error).startswith("The disk is full: ")
+    if seen >= number:
+        _die()
 
 
-def _killed_everywhere(folder: Path, start: Path, work: Callable[[RunFolder], None]) -> list[Path]:
-    """Copies of a run folder, each with the work killed one change later than in the one before; the last is done."""
+def _stopped_everywhere(start: Path, work: Work, stop: Callable[[], None] = _die) -> list[Path]:
+    """Copies of a run folder, each with the work stopped one change later than before; the last is done."""
     results: list[Path] = []
     while True:
-        path = folder / str(len(results) + 1)
+        path = start.parent / str(len(results) + 1)
         if start.exists():
             shutil.copytree(start, path)
         results.append(path)
-        process = FORK.Process(target=_die_at, args=(len(results), work, path))
+        process = FORK.Process(target=_do_until, args=(len(results), stop, work, path))
         process.start()
         process.join()
         if process.exitcode == 0:
@@ -394,45 +349,43 @@ def _killed_everywhere(folder: Path, start: Path, work: Callable[[RunFolder], No
         assert process.exitcode == -signal.SIGKILL
 
 
-def _commit_novel(run: RunFolder) -> None:
-    run.commit(1, "novel", NOVEL, {"stage": 1})
+def test_full_disk_at_every_point_of_a_commit(tmp_path: Path) -> None:
+    start = _run(tmp_path / "start")
+    counts = []
+    for path in _stopped_everywhere(start.path, _commit_novel, _find_the_disk_full):
+        run = RunFolder.open(path)
+        counts.append(run.stage_count)
+        assert run.read()[1] == {"stage": counts[-1] - 1}
+        assert _content(path) == _content(start.path) or counts[-1] == 2
+    assert counts.count(1) > 5 and counts[-1] == 2
 
 
 def test_commit_killed_anywhere_is_before_or_after(tmp_path: Path) -> None:
     start = _run(tmp_path / "start")
     start.write_extra("notes", "kept")
     start.progress_path("training").write_text("x")
+    for leftover in (".001-novel.tmp", "001-novel"):
+        shutil.copytree(start.path / "stages" / "000-base", start.path / "stages" / leftover)
     counts = []
-    for path in _killed_everywhere(tmp_path, start.path, _commit_novel):
+    for path in _stopped_everywhere(start.path, _commit_novel):
         run = RunFolder.open(path)
         counts.append(run.stage_count)
-        assert [run.read(index)[1]["stage"] for index in range(counts[-1])] == [0, 1][: counts[-1]]
+        assert [run.read(index)[1]["stage"] for index in range(counts[-1])] == list(range(counts[-1]))
         assert run.read_extra("notes") == "kept"
         assert run.progress_path("training").exists() is (counts[-1] == 1)
         for index in range(counts[-1], 3):
-            run.commit(index, "novel", NOVEL, {"stage": index})
+            run.commit(index, "novel", NOVEL, {})
         assert {name for name in _content(path) if "/" not in name} == {"inlay.json", "notes.json"}
         assert {entry.name for entry in (path / "stages").iterdir()} == {"000-base", "001-novel", "002-novel"}
     assert counts == sorted(counts)
-    assert counts[0] == 1
-    assert counts[-2:] == [2, 2]
-
-
-def test_killed_commit_is_cleared_by_a_commit_killed_in_turn(tmp_path: Path) -> None:
-    start = _run(tmp_path / "start")
-    first = _killed_everywhere(tmp_path / "first", start.path, _commit_novel)
-    unlisted = [path for path in first if (path / "stages" / "001-novel").exists() and RunFolder(path).stage_count == 1]
-    assert unlisted
-    for path in _killed_everywhere(tmp_path / "second", unlisted[0], _commit_novel):
-        run = RunFolder.open(path)
-        assert run.read()[1] == {"stage": run.stage_count - 1}
+    assert counts[0] == 1 and counts[-2:] == [2, 2]
 
 
 def test_extra_killed_anywhere_is_before_or_after(tmp_path: Path) -> None:
     start = _run(tmp_path / "start")
     start.write_extra("matching", "old")
     values = []
-    for path in _killed_everywhere(tmp_path, start.path, lambda run: run.write_extra("matching", "new")):
+    for path in _stopped_everywhere(start.path, lambda run: run.write_extra("matching", "new")):
         run = RunFolder.open(path)
         values.append(run.read_extra("matching"))
         run.commit(1, "novel", NOVEL, {})
@@ -444,11 +397,7 @@ def test_extra_killed_anywhere_is_before_or_after(tmp_path: Path) -> None:
 
 
 def test_create_killed_anywhere_can_be_repeated(tmp_path: Path) -> None:
-    for path in _killed_everywhere(tmp_path, tmp_path / "none", lambda run: _create(run.path)):
+    for path in _stopped_everywhere(tmp_path / "none", lambda run: run.create(run.path)):
         run = _run(path)
         assert run.read()[1] == {"stage": 0}
         assert {entry.name for entry in path.iterdir()} == {"inlay.json", "stages", ".lock"}
-
-
-def _create(path: Path) -> None:
-    RunFolder.create(path)

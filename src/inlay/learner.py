@@ -150,8 +150,15 @@ class Learner:
                 f"or a smaller number of classes."
             )
         method(self.settings.method).check(self.settings)
+        if self._run is not None and self._run.stage_count > len(self._records):
+            raise InlayError(f"{self._run.path} has later stages; load it without a stage number to add another.")
         with self._locked():
             return self._accept(learn_stage(self.knowledge, images, classes, self.settings, self._workshop()))
+
+    def drop_progress(self) -> None:
+        """Drop the checkpoint of a stage that was stopped, so that it begins anew."""
+        if self._run is not None:
+            self._run.clear_progress()
 
     # Using
 
@@ -200,6 +207,16 @@ class Learner:
             self.progress.note(f"{left_out} test images of classes that were not seen yet are left out.")
         return scores
 
+    def matched_names(self, stage: int) -> tuple[str | None, ...]:
+        """Return the true class of each class of a discovery stage, as matched by `evaluate`.
+
+        Raises:
+            InlayError: If the stage was not matched yet.
+        """
+        if stage not in self._truths:
+            raise InlayError(f"Stage {stage} was not matched yet; call evaluate with labelled images in match.")
+        return self._truths[stage].matching.truth_of
+
     def save(self, path: str | Path) -> Path:
         """Write the run to a folder that `inlay.load` opens, on this machine or another.
 
@@ -225,6 +242,7 @@ class Learner:
         cls,
         path: str | Path,
         *,
+        stage: int | None = None,
         backbone: nn.Module | None = None,
         device: str = "auto",
         progress: Progress | None = None,
@@ -234,6 +252,7 @@ class Learner:
 
         Args:
             path: Folder of the run.
+            stage: Open the run as it was after this stage, for predicting and scoring; None is the latest.
             backbone: The module of the run, if it was made with one of the user's own.
             device: "cpu", "cuda" or "auto".
             progress: Receiver of news; None is quiet.
@@ -243,7 +262,7 @@ class Learner:
             InlayError: If the folder is not a whole run.
         """
         run = RunFolder.open(Path(path))
-        tensors, facts = run.read()
+        tensors, facts = run.read(-1 if stage is None else stage)
         knowledge = Knowledge.from_files(tensors, facts, _device(device), backbone)
         learner = cls(
             backbone if backbone is not None else str(knowledge.backbone),
@@ -253,11 +272,10 @@ class Learner:
             checkpoint_seconds=checkpoint_seconds,
             progress=progress,
         )
+        known = knowledge.record.index + 1
         learner._run = run
         learner._knowledge = knowledge
-        learner._records = [
-            StageRecord.from_json(run.read(index)[1]["stage"]) for index in range(run.stage_count)
-        ]
+        learner._records = [StageRecord.from_json(run.read(index)[1]["stage"]) for index in range(known)]
         truths = [StageTruth.from_json(entry) for entry in run.read_extra("matching") or ()]
         learner._truths = {truth.matching.stage: truth for truth in truths}
         return learner
@@ -309,7 +327,7 @@ class Learner:
                 self._truths[record.index] = match_stage(record.index, cluster_of, count, labelled)
                 if self._run is not None:
                     self._run.write_extra("matching", [truth.to_json() for truth in self._truths.values()])
-        return dict(self._truths)
+        return {record.index: self._truths[record.index] for record in self._records if record.index in self._truths}
 
 
 def _settings(preset: str, settings: Mapping[str, Any] | Settings | None) -> Settings:

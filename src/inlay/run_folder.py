@@ -130,7 +130,7 @@ class RunFolder:
             facts: What JSON can hold, without NaN and infinities.
 
         Raises:
-            InlayError: If the folder cannot be written or another process is writing; no stage is added then.
+            InlayError: If the folder cannot be written or another process is writing; what was there stays whole.
             ValueError: If the index is not the next one.
         """
         with self.lock(), writing(self.path):

@@ -49,9 +49,8 @@ def measured(settings: Augmentation, count: int, height: int, width: int, seed: 
 
     Bilinear sampling keeps linear ramps, so a view of ramps along x and y tells where each pixel came from.
     """
-    y, x = torch.meshgrid(
-        torch.arange(height, dtype=torch.float64), torch.arange(width, dtype=torch.float64), indexing="ij"
-    )
+    x = torch.arange(width, dtype=torch.float64).expand(height, width)
+    y = torch.arange(height, dtype=torch.float64)[:, None].expand(height, width)
     ramps = torch.stack([x / width, y / height, torch.ones_like(x)]).expand(count, -1, -1, -1)
     views = settings(ramps, seeded(seed))
     places = torch.stack([x - (width - 1) / 2, y - (height - 1) / 2, torch.ones_like(x)], dim=2)
@@ -136,15 +135,12 @@ def test_affine_identity(fill: Fill) -> None:
 @pytest.mark.parametrize("fill", FILLS)
 @pytest.mark.parametrize("name", ["glyph", "weak-crop", "all"])
 def test_sampling_equals_the_loops(name: str, fill: Fill) -> None:
-    everything = Augmentation(
-        shift=1, flip=0.5, crop=(0.5, 1.0), rotate=30, scale=0.2, shear=0.2, translate=0.1
-    )
+    everything = replace(VIEWS["glyph"], shift=1, flip=0.5, crop=(0.5, 1.0))
     settings = replace({**VIEWS, "all": everything}[name], fill=fill)
     images = noise(4, 3, 12, 9)
     views = settings(images, seeded(5))
-    for image, view, affine in zip(
-        images, views, measured(replace(settings, fill="zero"), 4, 12, 9, 5), strict=True
-    ):
+    maps = measured(replace(settings, fill="zero"), 4, 12, 9, seed=5)
+    for image, view, affine in zip(images, views, maps, strict=True):
         expected = slow_sampling(image, affine, "border" if name == "weak-crop" else fill)
         torch.testing.assert_close(view, expected, atol=1e-6, rtol=0)
 
@@ -201,11 +197,6 @@ def test_a_box_that_cannot_fit_becomes_the_largest_allowed() -> None:
     maps = measured(Augmentation(crop=(1, 1)), 5, 12, 36)
     expected = torch.tensor([16 / 36, 1.0]).double().expand(5, 2)
     torch.testing.assert_close(maps[:, [0, 1], [0, 1]], expected, atol=1e-6, rtol=0)
-
-
-def test_crops_have_no_dark_borders() -> None:
-    views = VIEWS["weak-crop"](torch.full((50, 3, 16, 16), 200, dtype=torch.uint8), seeded())
-    torch.testing.assert_close(views, torch.full_like(views, 200 / 255), atol=1e-6, rtol=0)
 
 
 def test_brightness() -> None:
@@ -330,29 +321,17 @@ def test_same_views_on_another_device(name: str) -> None:
     torch.testing.assert_close(there.cpu(), VIEWS[name](images, seeded()), atol=1e-4, rtol=0)
 
 
-def test_recipes() -> None:
-    assert VIEWS["weak"] == Augmentation(shift=4, fill="zero", flip=0.5)
-    assert VIEWS["weak-reflect"].fill == "reflect"
-    assert VIEWS["glyph"].flip == 0
+def test_unknown_names_are_told_the_others() -> None:
     with pytest.raises(InlayError, match="no augmentation 'week'; write one of none, weak, weak-reflect"):
         augmentation("week")
 
 
 def test_scaled() -> None:
-    settings = Augmentation(
-        shift=5,
-        fill="reflect",
-        flip=0.5,
-        crop=(0.2, 1.0),
-        rotate=20,
-        hue=0.1,
-        jitter_probability=0.8,
-        grey=0.2,
-    )
+    settings = Augmentation(shift=5, flip=0.5, crop=(0.2, 1.0), rotate=20, hue=0.1, grey=0.2)
     half = settings.scaled(0.5)
-    assert half.shift == 2 and half.fill == "reflect" and half.crop == pytest.approx((0.6, 1.0))
+    assert half.shift == 2 and half.crop == pytest.approx((0.6, 1.0))
     halves = (half.flip, half.rotate, half.hue, half.jitter_probability, half.grey)
-    assert halves == pytest.approx((0.25, 10, 0.05, 0.4, 0.1))
+    assert halves == pytest.approx((0.25, 10, 0.05, 0.5, 0.1))
     assert settings.scaled(1) == settings
     images = noise(8, 3, 6, 6)
     assert torch.equal(settings.scaled(0)(images, seeded()), images)

@@ -47,7 +47,7 @@ def results() -> Results:
                 },
                 "baselines": {
                     "kmeans_pixels": {"new_head": 0.4321},
-                    "kmeans_features": {"new_head": 0.5432, "base": 0.5},
+                    "kmeans_features": {"new_head": 0.5432, "base": "own"},
                     "forgetful": {"old": 0.0123, "new": 0.7012, "all": 0.3456},
                     "supervised": {"old": 0.9912, "new": 0.9823, "all": 0.9876},
                 },

@@ -1,1 +1,5 @@
 """The command line."""
+
+from inlay.cli.app import app, main
+
+__all__ = ["app", "main"]

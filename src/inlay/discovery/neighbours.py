@@ -57,9 +57,8 @@ def draw_partners(indices: Tensor, neighbours: Tensor, share: float, generator: 
     if not 0 <= share <= 1:
         raise ValueError(f"share must lie in 0..1; got {share}")
     if indices.ndim != 1 or neighbours.ndim != 2 or neighbours.shape[1] == 0:
-        raise ValueError(
-            f"indices must be [B] and neighbours [N, count]; got {tuple(indices.shape)} and {tuple(neighbours.shape)}"
-        )
+        shapes = f"{tuple(indices.shape)} and {tuple(neighbours.shape)}"
+        raise ValueError(f"indices must be [B] and neighbours [N, count]; got {shapes}")
     where = generator.device
     columns = torch.randint(neighbours.shape[1], indices.shape, generator=generator, device=where)
     chosen = torch.rand(indices.shape, generator=generator, device=where) < share

@@ -44,9 +44,9 @@ class NewHeadBaseline(TypedDict, total=False):
 
 
 class FeatureBaseline(NewHeadBaseline, total=False):
-    """As `NewHeadBaseline`; `base` is an accuracy of the base network, for programs only and not shown."""
+    """As `NewHeadBaseline`; `base` says whose features did better: "own" (the run's) or "plain" (a plain base)."""
 
-    base: float | None
+    base: str
 
 
 class JointBaseline(TypedDict, total=False):
@@ -165,7 +165,10 @@ def _check_baselines(value: object, where: str) -> None:
             continue
         place = f"{where}.{name}"
         for key, accuracy in _object(scores, place, (), optional=_BASELINE_KEYS[name]).items():
-            _fraction(accuracy, f"{place}.{key}")
+            if key == "base":
+                _string(accuracy, f"{place}.{key}")
+            else:
+                _fraction(accuracy, f"{place}.{key}")
 
 
 def _object(value: object, where: str, required: Iterable[str], optional: Iterable[str] = ()) -> dict[str, object]:

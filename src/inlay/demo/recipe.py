@@ -1,0 +1,56 @@
+"""Data split and settings of the demonstration."""
+
+from inlay.data import Stages
+from inlay.data.demo import demo_digits
+from inlay.settings import Settings, preset
+
+__all__ = ["BACKBONE", "demo_settings", "demo_stages", "forgetful_settings", "plain_settings"]
+
+BACKBONE = "resnet8"
+
+_CHANGES = {
+    # Mirrored digits are other characters, so views turn, stretch and shift but never flip.
+    "base.view": "glyph",
+    "first_view": "glyph",
+    "second_view": "glyph",
+    # On small grey digits the self-supervised base term and distillation cost more than they give.
+    "base.contrastive": 0.0,
+    "distillation.weight": 0.0,
+    "assignment.information": 1.0,
+    "assignment.partner_share": 0.5,
+    "base.training.epochs": 30,
+    "training.epochs": 30,
+    "training.batch": 64,
+}
+
+
+def demo_stages(seed: int) -> Stages:
+    """Return four labelled digits and two stages of three unlabelled ones, drawn by the seed."""
+    train, test = demo_digits()
+    return Stages(train, test, base=4, novel=[3, 3], split_seed=seed)
+
+
+def demo_settings() -> Settings:
+    """Return the settings of the demonstration: the default preset, adapted to small digits."""
+    return preset("inlay").changed(_CHANGES)
+
+
+def plain_settings() -> Settings:
+    """Return settings for a plain supervised base: cross-entropy without augmentation."""
+    return demo_settings().changed({"base.view": "none"})
+
+
+def forgetful_settings() -> Settings:
+    """Return settings for fine-tuning without memory.
+
+    The same clustering trains the whole network and the joint head; nothing is replayed, distilled or refitted.
+    """
+    return demo_settings().changed(
+        {
+            "branch.gate": "full",
+            "training.learning_rate": 0.02,
+            "self_training.weight": 1.0,
+            "classifier.refit": False,
+            "classifier.drift": False,
+        }
+    )

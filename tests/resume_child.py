@@ -1,0 +1,119 @@
+"""Runs a base stage and two discovery stages in a run folder, and kills itself at the moment it is told.
+
+    python resume_child.py FOLDER CHECKPOINT_SECONDS [MOMENT]
+
+A moment is the number of a stage and what happens there: "0 step 7" (the optimiser has taken step 7),
+"1 write FILE" (half of the file is written; the checkpoint of step 7 is "001-training.safetensors@7"),
+"1 merge 4" (the fourth unit is about to be merged), "2 clear" (the stage is listed, its progress not yet dropped).
+"""
+
+import io
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from sklearn.datasets import load_digits
+
+from inlay import Learner
+from inlay.branches import HybridConv
+from inlay.data import ImageSet
+from inlay.engine import checkpoint
+from inlay.engine.loop import Loop
+from inlay.run_folder import RunFolder
+
+BACKBONE = "resnet8"
+IMAGES_PER_CLASS = 32
+CLASSES = (range(0, 4), range(4, 6), range(6, 8))
+SETTINGS: dict[str, Any] = {
+    "base.training.epochs": 5,
+    "base.training.batch": 32,
+    "base.view": "glyph",
+    "base.contrastive": 0.1,
+    "base.contrastive_view": "glyph",
+    "training.epochs": 4,
+    "training.batch": 16,
+    "first_view": "glyph",
+    "second_view": "glyph",
+}
+STEPS = (5 * 4, 4 * 4, 4 * 4)
+"""Steps of each stage: epochs times whole batches."""
+
+
+class Moments:
+    """Where the run stands, and the one moment at which it ends."""
+
+    def __init__(self, deadly: str | None) -> None:
+        self.deadly = deadly
+        self.stage = self.step = self.merged_units = 0
+
+    def reached(self, what: str) -> None:
+        if f"{self.stage} {what}" == self.deadly:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def watch(self) -> None:
+        update, merged, clear_progress = Loop.update, HybridConv.merged, RunFolder.clear_progress
+        moments = self
+
+        def watched_update(loop: Loop, losses: Any) -> None:
+            update(loop, losses)
+            self.step = loop.step
+            self.reached(f"step {loop.step}")
+
+        def watched_merged(unit: HybridConv) -> Any:
+            self.merged_units += 1
+            self.reached(f"merge {self.merged_units}")
+            return merged(unit)
+
+        def watched_clear_progress(folder: RunFolder) -> None:
+            self.reached("clear")
+            clear_progress(folder)
+
+        class HalvingFile(io.FileIO):
+            def write(self, content: Any) -> int:
+                half = super().write(content[: len(content) // 2])
+                moments.reached(f"write {moments.written_name(Path(str(self.name)))}")
+                return half + super().write(content[half:])
+
+        # Through vars, as a type checker refuses to see methods replaced.
+        vars(checkpoint)["open"] = HalvingFile
+        for owner, name, watched in (
+            (Loop, "update", watched_update),
+            (HybridConv, "merged", watched_merged),
+            (RunFolder, "clear_progress", watched_clear_progress),
+        ):
+            setattr(owner, name, watched)
+
+    def written_name(self, temporary: Path) -> str:
+        name = temporary.name.removeprefix(".").rsplit(".", 2)[0]
+        return f"{name}@{self.step}" if temporary.parent.name == "progress" else name
+
+
+def digits_of(classes: range) -> ImageSet:
+    digits = load_digits()
+    chosen = [i for c in classes for i in (digits.target == c).nonzero()[0][:IMAGES_PER_CLASS]]
+    images = (digits.images[chosen] * 15).astype("uint8")
+    return ImageSet.from_arrays(images, digits.target[chosen].astype(str))
+
+
+def run(folder: Path, seconds: float, moments: Moments) -> None:
+    if RunFolder.exists(folder) and RunFolder.open(folder).stage_count > 0:
+        learner = Learner.load(folder, device="cpu", checkpoint_seconds=seconds)
+    else:
+        learner = Learner(BACKBONE, settings=SETTINGS, seed=3, device="cpu", run=folder, checkpoint_seconds=seconds)
+    for stage in range(len(learner.stages), len(CLASSES)):
+        moments.stage, moments.step, moments.merged_units = stage, 0, 0
+        images = digits_of(CLASSES[stage])
+        if stage == 0:
+            learner.fit(images)
+        else:
+            learner.discover(images.without_labels(), classes=len(CLASSES[stage]))
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    told = Moments(sys.argv[3] if len(sys.argv) > 3 else None)
+    told.watch()
+    run(Path(sys.argv[1]), float(sys.argv[2]), told)
