@@ -1,13 +1,17 @@
-"""Runs a base stage and two discovery stages in a run folder, and kills itself at the moment it is told.
+"""Lives of one run: each goes on with a base stage and two discovery stages, and is killed at its moment.
 
-    python resume_child.py FOLDER CHECKPOINT_SECONDS [MOMENT]
+    python resume_child.py FOLDER LIVES
 
-A moment is the number of a stage and what happens there: "0 step 7" (the optimiser has taken step 7),
-"1 write FILE" (half of the file is written; the checkpoint of step 7 is "001-training.safetensors@7"),
+LIVES is JSON: for each life the seconds between its checkpoints and its moment, null for a life to the end. A moment is the number of a stage and what happens there: "0 step 7" (the optimiser has taken
+step 7), "1 write FILE" (half of the file is written; the checkpoint of step 7 is "001-training.safetensors@7"),
 "1 merge 4" (the fourth unit is about to be merged), "2 clear" (the stage is listed, its progress not yet dropped).
+
+Each life is a process forked before any computation, because importing takes longer than living.
 """
 
 import io
+import json
+import multiprocessing
 import os
 import signal
 import sys
@@ -15,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch._dynamo  # every optimiser imports it on first use, which takes longer than the training here
 from sklearn.datasets import load_digits
 
 from inlay import Learner
@@ -98,7 +103,10 @@ def digits_of(classes: range) -> ImageSet:
     return ImageSet.from_arrays(images, digits.target[chosen].astype(str))
 
 
-def run(folder: Path, seconds: float, moments: Moments) -> None:
+def live(folder: Path, seconds: float, moment: str | None) -> None:
+    """Do what is left of the run, up to the moment."""
+    moments = Moments(moment)
+    moments.watch()
     if RunFolder.exists(folder) and RunFolder.open(folder).stage_count > 0:
         learner = Learner.load(folder, device="cpu", checkpoint_seconds=seconds)
     else:
@@ -112,8 +120,15 @@ def run(folder: Path, seconds: float, moments: Moments) -> None:
             learner.discover(images.without_labels(), classes=len(CLASSES[stage]))
 
 
-if __name__ == "__main__":
+def main(folder: Path, lives: list[tuple[float, str | None]]) -> None:
     torch.set_num_threads(1)
-    told = Moments(sys.argv[3] if len(sys.argv) > 3 else None)
-    told.watch()
-    run(Path(sys.argv[1]), float(sys.argv[2]), told)
+    for seconds, moment in lives:
+        process = multiprocessing.get_context("fork").Process(target=live, args=(folder, seconds, moment))
+        process.start()
+        process.join()
+        if process.exitcode != (0 if moment is None else -signal.SIGKILL):
+            sys.exit(f"the life with the moment {moment!r} ended with {process.exitcode}")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), json.loads(sys.argv[2]))

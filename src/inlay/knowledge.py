@@ -152,7 +152,8 @@ class Knowledge:
                 raise InlayError(
                     "This run was made with a backbone of your own; pass it: inlay.load(run, backbone=module)."
                 )
-            backbone = backbones.build(facts["backbone"], form.channels)
+            # The weights drawn here are overwritten; a generator of its own leaves torch's global one alone.
+            backbone = backbones.build(facts["backbone"], form.channels, torch.Generator())
         network = branches.rebuild(backbone, facts["structure"], form.example())
         _load(network, tensors, "network.")
         network.requires_grad_(False).eval().to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]

@@ -62,6 +62,9 @@ class Learner:
         checkpoint_seconds: float = 30.0,
         progress: Progress | None = None,
     ) -> None:
+        if isinstance(backbone, str):
+            # Built only to refuse a wrong name at once; a generator of its own leaves torch's global one alone.
+            backbones.build(backbone, generator=torch.Generator())
         self.settings = _settings(preset, settings)
         self.seed = seed
         self.device = _device(device)
@@ -74,8 +77,6 @@ class Learner:
         self._records: list[StageRecord] = []
         self._unsaved: list[Knowledge] = []
         self._truths: dict[int, StageTruth] = {}
-        if isinstance(backbone, str):
-            backbones.build(backbone)
 
     # What the learner knows
 
@@ -122,6 +123,12 @@ class Learner:
             raise InlayError(
                 "fit needs images of at least two classes; give a folder with one sub-folder per class."
             )
+        sizes = torch.bincount(images.labels, minlength=len(images.class_names)).tolist()
+        if 0 in sizes:
+            empty = images.class_names[sizes.index(0)]
+            raise InlayError(f"fit needs images of each class, but there are none of {empty!r}; add some or leave it out.")
+        if max(sizes) < 2:
+            raise InlayError("fit needs more than one image of a class; give more images.")
         with self._locked():
             return self._accept(
                 learn_base(images, self._backbone, self.settings, self.seed, self._workshop())
@@ -150,6 +157,12 @@ class Learner:
                 f"or a smaller number of classes."
             )
         method(self.settings.method).check(self.settings)
+        kept, wanted = self.knowledge.statistics.kind, self.settings.replay.statistics
+        if kept != wanted:
+            raise InlayError(
+                f"This run keeps {kept!r} statistics of its classes and cannot go on with {wanted!r} ones; set "
+                f"replay.statistics={kept}."
+            )
         if self._run is not None and self._run.stage_count > len(self._records):
             raise InlayError(f"{self._run.path} has later stages; load it without a stage number to add another.")
         with self._locked():
@@ -225,7 +238,12 @@ class Learner:
 
         Returns:
             The folder.
+
+        Raises:
+            InlayError: If nothing was learned yet, or the folder holds something else.
         """
+        if self._knowledge is None:
+            raise InlayError("The learner knows no classes yet, so there is nothing to save; call fit first.")
         target = Path(path)
         if self._run is not None and self._run.path.resolve() == target.resolve():
             return target
@@ -233,8 +251,9 @@ class Learner:
         for index in range(len(self._records)):
             tensors, facts = self._run.read(index) if self._run else self._unsaved[index].to_files()
             folder.commit(index, "novel" if index else "base", tensors, facts)
-        if self._truths:
-            folder.write_extra("matching", [truth.to_json() for truth in self._truths.values()])
+        truths = self._stage_truths(None)
+        if truths:
+            folder.write_extra("matching", [truth.to_json() for truth in truths.values()])
         return target
 
     @classmethod
@@ -324,7 +343,8 @@ class Learner:
             if labelled is not None and record.index not in self._truths:
                 cluster_of = dict(zip(record.fingerprints, record.clusters, strict=True))
                 count = len(record.class_names)
-                self._truths[record.index] = match_stage(record.index, cluster_of, count, labelled)
+                known = [*self._records[0].class_names, *(n for t in self._truths.values() for n in t.names)]
+                self._truths[record.index] = match_stage(record.index, cluster_of, count, labelled, known)
                 if self._run is not None:
                     self._run.write_extra("matching", [truth.to_json() for truth in self._truths.values()])
         return {record.index: self._truths[record.index] for record in self._records if record.index in self._truths}

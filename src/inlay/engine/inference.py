@@ -12,7 +12,7 @@ _PIXELS_PER_BATCH = 2**21
 
 @torch.no_grad()
 def features_of(network: nn.Module, images: Tensor, prepare: Callable[[Tensor], Tensor]) -> Tensor:
-    """Return the features of all images in eval mode; the network's mode is left as it was.
+    """Return the features of all images in eval mode; the mode of every module is left as it was.
 
     Args:
         network: Module from images [B, C, H, W] to features [B, D].
@@ -23,10 +23,11 @@ def features_of(network: nn.Module, images: Tensor, prepare: Callable[[Tensor], 
         Features [N, D], float32.
     """
     batch = max(1, _PIXELS_PER_BATCH // (images.shape[-1] * images.shape[-2]))
-    was_training = network.training
+    modes = {module: module.training for module in network.modules()}
     network.eval()
     try:
         parts = [network(prepare(chunk)).float() for chunk in torch.split(images, batch)]
     finally:
-        network.train(was_training)
+        for module, training in modes.items():
+            module.training = training
     return torch.cat(parts)

@@ -39,7 +39,7 @@ class StageTruth:
 
 
 def match_stage(
-    stage: int, cluster_of: Mapping[str, int], cluster_count: int, labelled: ImageSet
+    stage: int, cluster_of: Mapping[str, int], cluster_count: int, labelled: ImageSet, known: Sequence[str] = ()
 ) -> StageTruth:
     """Match the clusters of a stage on its own images, given once more with labels.
 
@@ -48,9 +48,10 @@ def match_stage(
         cluster_of: Cluster of each of its images, by fingerprint.
         cluster_count: Number of clusters.
         labelled: Labelled images; those that the stage did not see are left out.
+        known: Names of the classes of other stages.
 
     Raises:
-        InlayError: If none of the images was in the stage.
+        InlayError: If none of the images was in the stage, or some of them are of a class of another stage.
     """
     names, fingerprints = _names(labelled), labelled.fingerprints()
     seen = [index for index, fingerprint in enumerate(fingerprints) if fingerprint in cluster_of]
@@ -62,6 +63,12 @@ def match_stage(
     truth = [names[index] for index in seen]
     clusters = [cluster_of[fingerprints[index]] for index in seen]
     classes = tuple(sorted(set(truth)))
+    shared = next((name for name in classes if name in set(known)), None)
+    if shared is not None:
+        raise InlayError(
+            f"Some images of stage {stage} are labelled {shared!r}, a class of another stage, so its clusters cannot be "
+            f"matched; give the stage images of new classes alone."
+        )
     return StageTruth(Matching.solve(stage, clusters, truth, cluster_count, classes, "train"), classes)
 
 

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from inlay.data.augment import augmentation
 from inlay.discovery.neighbours import draw_partners, nearest_neighbours
 from inlay.engine.loop import Batch
+from inlay.engine.precision import forward
 from inlay.methods.task import StageTask
 
 __all__ = ["StageModel", "StageOutputs", "Views"]
@@ -88,15 +89,13 @@ class StageOutputs:
         self.model = model
         self.batch = batch
         self._first_view = views[0]
-        both: Tensor = model.trunk(torch.cat(views))
-        self.first, self.second = both.chunk(2)
+        self.first, self.second = self._passed(model.trunk, torch.cat(views)).chunk(2)
 
     @cached_property
     def frozen(self) -> Tensor:
         """Features of the first view by the frozen network, [B, D], without gradient."""
         with torch.no_grad():
-            features: Tensor = self.task.network(self._first_view)
-        return features
+            return self._passed(self.task.network, self._first_view)
 
     @cached_property
     def projections(self) -> tuple[Tensor, Tensor]:
@@ -115,6 +114,9 @@ class StageOutputs:
         """Scores of all classes for the first view, [B, O + K]."""
         scores: Tensor = self.model.joint_head(self.for_classifier(self.first))
         return scores
+
+    def _passed(self, network: nn.Module, images: Tensor) -> Tensor:
+        return forward(network, images, self.task.settings.training.precision)
 
     def for_classifier(self, features: Tensor) -> Tensor:
         """Return the features with or without their way back into the backbone, as the settings say."""

@@ -10,6 +10,7 @@ from torch.nn import functional
 from inlay.data.augment import Normalisation, augmentation
 from inlay.discovery.contrastive import contrastive
 from inlay.engine.loop import Batch, Loop
+from inlay.engine.precision import forward
 from inlay.engine.randomness import generator
 from inlay.heads import linear, projector
 from inlay.settings import BaseSettings
@@ -68,8 +69,8 @@ def _losses(task: BaseTask, modules: Mapping[str, nn.Module], batch: Batch) -> d
     views = [weak(images, batch.generator)]
     if settings.contrastive:
         views += [strong(images, batch.generator), strong(images, batch.generator)]
-    features = task.network(task.normalise(torch.cat(views)))
-    features, *pair = features.split(len(images))
+    inputs = task.normalise(torch.cat(views))
+    features, *pair = torch.split(forward(task.network, inputs, settings.training.precision), len(images))
     losses = {
         "cross-entropy": settings.cross_entropy * functional.cross_entropy(modules["head"](features), labels)
     }

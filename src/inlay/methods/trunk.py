@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from inlay import branches
 from inlay.branches import MergeReport
 from inlay.engine.randomness import generator
+from inlay.errors import InlayError
 from inlay.settings import BranchSettings
 
 __all__ = ["close_trunk", "open_trunk"]
@@ -21,8 +22,13 @@ def open_trunk(network: nn.Module, settings: BranchSettings, seed: int) -> nn.Mo
         seed: Seed of the stage, for the novel kernels.
 
     Raises:
-        InlayError: If the network cannot take branches.
+        InlayError: If the network is a hybrid that could not be merged, or cannot take branches.
     """
+    if branches.is_hybrid(network):
+        raise InlayError(
+            "AFF branches depend on the image and cannot be merged, so no stage can follow one with branch.gate=aff; "
+            "repeat the run with branch.gate=amm to discover in several stages."
+        )
     if settings.gate in ("full", "frozen"):
         return copy.deepcopy(network).requires_grad_(settings.gate == "full")
     options: dict[str, object] = {}

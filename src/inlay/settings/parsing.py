@@ -1,6 +1,7 @@
 """Plain objects to dataclasses, with every field checked."""
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
@@ -14,6 +15,8 @@ T = TypeVar("T")
 def build(cls: type[T], data: Mapping[str, Any], prefix: str = "") -> T:
     """Make a dataclass from plain objects; texts are converted to the type of their field.
 
+    No number may be negative or infinite; one whose field has the metadata "positive" may not be 0 either.
+
     Args:
         cls: Dataclass whose fields are scalars, tuples of scalars or dataclasses of the same kind.
         data: Values by field name; missing fields keep their defaults.
@@ -26,7 +29,11 @@ def build(cls: type[T], data: Mapping[str, Any], prefix: str = "") -> T:
     unknown = [name for name in data if name not in hints]
     if unknown:
         raise InlayError(f"There is no setting {prefix + unknown[0]!r}; write one of: {', '.join(hints)}.")
-    return cls(**{name: _value(hints[name], value, prefix + name) for name, value in data.items()})
+    values = {name: _value(hints[name], value, prefix + name) for name, value in data.items()}
+    for field in dataclasses.fields(cls):  # type: ignore[arg-type]
+        if field.metadata.get("positive") and values.get(field.name) == 0:
+            raise InlayError(f"Setting {prefix + field.name!r} must be more than 0; got 0.")
+    return cls(**values)
 
 
 def dotted_paths(data: Mapping[str, Any], prefix: str = "") -> list[str]:
@@ -44,28 +51,33 @@ def _value(hint: Any, value: Any, path: str) -> Any:
             raise InlayError(f"Setting {path!r} is a table of settings, such as {path}.… = …, not {value!r}.")
         return build(hint, value, f"{path}.")  # type: ignore[arg-type]
     if get_origin(hint) is tuple:
-        items = value.split(",") if isinstance(value, str) else list(value)
-        return tuple(_value(get_args(hint)[0], item, path) for item in items if item != "")
+        return tuple(_value(get_args(hint)[0], item, path) for item in _items(value, path))
     if get_origin(hint) is Literal:
         if value not in get_args(hint):
-            raise InlayError(
-                f"Setting {path!r} must be one of {', '.join(map(str, get_args(hint)))}; got {value!r}."
-            )
+            raise InlayError(f"Setting {path!r} must be one of {', '.join(map(str, get_args(hint)))}; got {value!r}.")
         return value
     return _scalar(hint, value, path)
 
 
+def _items(value: Any, path: str) -> list[Any]:
+    if isinstance(value, str):
+        return [item.strip() for item in value.split(",") if item.strip()]
+    if isinstance(value, list | tuple):
+        return list(value)
+    raise InlayError(f"Setting {path!r} must be a list, as text with commas between its parts; got {value!r}.")
+
+
 def _scalar(hint: type, value: Any, path: str) -> Any:
-    if hint is bool and value in (True, False, "true", "false"):
+    if hint is bool and (isinstance(value, bool) or value in ("true", "false")):
         return value in (True, "true")
     if hint is str and isinstance(value, str):
         return value
     if hint in (int, float) and not isinstance(value, bool):
         try:
             number = float(value)
-        except (TypeError, ValueError):
-            number = float("nan")
-        if number == number and (hint is float or number.is_integer()):
+        except (TypeError, ValueError, OverflowError):
+            number = math.nan
+        if math.isfinite(number) and number >= 0 and (hint is float or number.is_integer()):
             return hint(number)
-    kind = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}[hint]
+    kind = {bool: "true or false", int: "a whole number, 0 or more", float: "a number, 0 or more", str: "text"}[hint]
     raise InlayError(f"Setting {path!r} must be {kind}; got {value!r}.")

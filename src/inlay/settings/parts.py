@@ -20,6 +20,8 @@ __all__ = [
     "TripletSettings",
 ]
 
+_POSITIVE = {"positive": True}
+
 
 @dataclass(frozen=True)
 class TrainingSettings:
@@ -34,16 +36,18 @@ class TrainingSettings:
         weight_decay: Weight decay of SGD.
         schedule: "cosine" (with a warm-up over the first tenth) or "step".
         decay_at: With "step": fractions of the training at which the learning rate falls to a tenth.
+        precision: "float32", "bfloat16" for the passes through the network, or "auto": bfloat16 on a GPU.
     """
 
     epochs: int = 60
-    batch: int = 128
+    batch: int = field(default=128, metadata=_POSITIVE)
     learning_rate: float = 0.1
     momentum: float = 0.9
     nesterov: bool = True
     weight_decay: float = 5e-4
     schedule: Literal["cosine", "step"] = "cosine"
     decay_at: tuple[float, ...] = ()
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
 
 
 @dataclass(frozen=True)
@@ -65,8 +69,8 @@ class BaseSettings:
     cross_entropy: float = 1.0
     contrastive: float = 1.0
     contrastive_view: str = "strong"
-    temperature: float = 0.5
-    projection: int = 128
+    temperature: float = field(default=0.5, metadata=_POSITIVE)
+    projection: int = field(default=128, metadata=_POSITIVE)
 
 
 @dataclass(frozen=True)
@@ -100,9 +104,9 @@ class ContrastiveSettings:
     """
 
     weight: float = 0.0
-    temperature: float = 0.5
+    temperature: float = field(default=0.5, metadata=_POSITIVE)
     form: Literal["standard", "literal"] = "standard"
-    projection: int = 128
+    projection: int = field(default=128, metadata=_POSITIVE)
 
 
 @dataclass(frozen=True)
@@ -177,7 +181,7 @@ class ReplaySettings:
     """
 
     weight: float = 0.0
-    per_class: int = 20
+    per_class: int = field(default=20, metadata=_POSITIVE)
     statistics: Literal["shared", "diagonal", "full"] = "full"
     scale: float = 1.15
 
@@ -197,9 +201,9 @@ class AssignmentSettings:
 
     weight: float = 0.0
     information: float = 0.0
-    temperature: float = 0.1
-    epsilon: float = 0.05
-    neighbours: int = 5
+    temperature: float = field(default=0.1, metadata=_POSITIVE)
+    epsilon: float = field(default=0.05, metadata=_POSITIVE)
+    neighbours: int = field(default=5, metadata=_POSITIVE)
     partner_share: float = 0.0
 
 
@@ -221,7 +225,7 @@ class ClassifierSettings:
     detach: bool = False
     heads: Literal["two", "one"] = "two"
     refit: bool = True
-    refit_per_class: int = 500
+    refit_per_class: int = field(default=500, metadata=_POSITIVE)
     refit_decay: float = 1e-4
     drift: bool = True
     ridge: float = 1e-2

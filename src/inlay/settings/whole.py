@@ -88,8 +88,6 @@ class Settings:
             for name in parents:
                 table = table.get(name) if isinstance(table.get(name), dict) else {}  # type: ignore[assignment]
             if last not in table or isinstance(table[last], dict):
-                raise InlayError(
-                    f"There is no setting {path!r}; the settings are: {', '.join(dotted_paths(data))}."
-                )
+                raise InlayError(f"There is no setting {path!r}; the settings are: {', '.join(dotted_paths(data))}.")
             table[last] = value
         return build(Settings, data)

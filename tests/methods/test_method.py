@@ -1,0 +1,115 @@
+from dataclasses import replace
+
+import pytest
+import torch
+from tiny_stage import outputs_of, quick, tiny_model, tiny_task
+from torch import Tensor, nn
+
+from inlay.discovery.kmeans import kmeans
+from inlay.engine.randomness import generator
+from inlay.errors import InlayError
+from inlay.heads import CosineHead
+from inlay.methods import METHODS, method
+from inlay.methods.method import linear_novel_head, prototypes_from_kmeans
+from inlay.methods.model import StageOutputs
+from inlay.methods.terms import TERMS
+from inlay.settings import preset
+
+WEIGHTS = {
+    "contrastive": "contrastive.weight",
+    "distillation": "distillation.weight",
+    "self-training": "self_training.weight",
+    "triplet": "triplet.weight",
+    "regularization": "regularization.weight",
+    "replay": "replay.weight",
+    "assignment": "assignment.weight",
+    "information": "assignment.information",
+}
+
+
+def refuse(outputs: StageOutputs) -> Tensor:
+    raise AssertionError("this term must not be computed")
+
+
+@pytest.mark.parametrize(("name", "method_name"), [("paper", "adm"), ("inlay", "inlay")])
+def test_the_presets_choose_their_method_and_pass_its_check(name: str, method_name: str) -> None:
+    assert preset(name).method == method_name
+    method(method_name).check(preset(name))
+
+
+def test_every_term_has_a_weight_in_the_settings() -> None:
+    assert WEIGHTS.keys() == {term.name for term in TERMS}
+    for term in TERMS:
+        settings = quick(changes={WEIGHTS[term.name]: 3.5})
+        assert term.weight(settings, 1.0) == 3.5
+
+
+@pytest.mark.parametrize("name", ["contrastive", "distillation", "self-training", "triplet", "replay"])
+def test_a_term_without_weight_is_not_computed(name: str) -> None:
+    task = tiny_task(quick("paper", {WEIGHTS[name]: 0.0}))
+    adm = method("adm")
+    terms = tuple(replace(term, loss=refuse) if term.name == name else term for term in adm.terms)
+    losses = replace(adm, terms=terms).losses(outputs_of(task, tiny_model(task)))
+    assert losses.keys() == {term.name for term in adm.terms} - {name}
+
+
+def test_losses_are_weighted() -> None:
+    task = tiny_task(quick("paper", {"contrastive.weight": 2.0, "distillation.weight": 0.5}))
+    outputs = outputs_of(task, tiny_model(task))
+    losses = method("adm").losses(outputs)
+    unweighted = {term.name: term.loss(outputs) for term in TERMS}
+    assert losses["contrastive"].item() == pytest.approx(2.0 * unweighted["contrastive"].item())
+    assert losses["distillation"].item() == pytest.approx(0.5 * unweighted["distillation"].item())
+
+
+def test_self_training_is_ramped_by_the_progress_of_the_batch() -> None:
+    task = tiny_task(quick("paper", {"self_training.weight": 1.0}))
+    model = tiny_model(task)
+    early, late = (method("adm").losses(outputs_of(task, model, progress)) for progress in (0.0, 1.0))
+    ratio = early["self-training"].item() / late["self-training"].item()
+    assert ratio == pytest.approx(0.006737947, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("preset_name", "term"), [("paper", "assignment"), ("paper", "information"), ("inlay", "triplet")]
+)
+def test_check_refuses_a_weight_that_the_method_would_not_obey(preset_name: str, term: str) -> None:
+    settings = quick(preset_name, {WEIGHTS[term]: 1.0})
+    with pytest.raises(InlayError, match=rf"has no {term} term, so set its weight to 0; it has: .*distillation"):
+        method(settings.method).check(settings)
+
+
+@pytest.mark.parametrize("name", ["inlay", "paper"])
+def test_check_refuses_settings_without_any_weight(name: str) -> None:
+    settings = quick(name, dict.fromkeys(WEIGHTS.values(), 0.0))
+    with pytest.raises(InlayError, match="set at least one of them"):
+        method(settings.method).check(settings)
+
+
+def test_the_linear_novel_head_is_random_and_repeatable() -> None:
+    task = tiny_task(quick())
+    head, again = linear_novel_head(task), linear_novel_head(task)
+    other = linear_novel_head(replace(task, seed=task.seed + 1))
+    assert isinstance(head, nn.Linear) and isinstance(again, nn.Linear) and isinstance(other, nn.Linear)
+    assert (head.in_features, head.out_features) == (64, 2)
+    assert torch.equal(head.weight, again.weight) and not torch.equal(head.weight, other.weight)
+
+
+def test_prototypes_start_at_the_centroids_of_the_frozen_features() -> None:
+    task = tiny_task(quick())
+    head = prototypes_from_kmeans(task)
+    assert isinstance(head, CosineHead) and head.prototypes.requires_grad
+    clusters = kmeans(task.frozen_features, 2, generator(task.seed, "k-means"), spherical=True)
+    torch.testing.assert_close(head.prototypes.detach(), clusters.centroids)
+    assert torch.equal(head(task.frozen_features).argmax(dim=1), clusters.labels)
+
+
+def test_methods_are_found_by_name() -> None:
+    assert list(METHODS) == ["inlay", "adm"]
+    for name, found in METHODS.items():
+        assert found.name == name and method(name) is found
+
+
+def test_an_unknown_method_is_refused() -> None:
+    with pytest.raises(InlayError, match="There is no method 'frost'; choose one of: inlay, adm"):
+        method("frost")

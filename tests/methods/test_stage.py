@@ -1,0 +1,358 @@
+"""Algorithm 1 of the paper, walked line by line, and what follows it."""
+
+import copy
+import hashlib
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from types import TracebackType
+
+import pytest
+import slow_losses
+import torch
+from tiny_stage import OLD_CLASSES, SEED, quick, tiny_task
+from torch import Tensor, nn
+
+from inlay import branches
+from inlay.data.augment import Normalisation
+from inlay.discovery.drift import drift_map
+from inlay.discovery.refit import refit_linear
+from inlay.discovery.statistics import ClassStatistics
+from inlay.engine.loop import Batch, Loop
+from inlay.engine.randomness import generator
+from inlay.heads import grow
+from inlay.methods import Method, StageOutcome, StageTask, adaptive_discovering_and_merging, method
+from inlay.methods.model import StageOutputs, Views
+from inlay.settings import Settings
+
+
+class DoubleNormalisation(Normalisation):
+    def __call__(self, images: Tensor) -> Tensor:
+        return super().__call__(images.double())
+
+
+class WalkedLoop(Loop):
+    """Trains in double precision and remembers every state it passes through."""
+
+    def __post_init__(self) -> None:
+        for module in self.modules.values():
+            module.double()
+        super().__post_init__()
+        self.batches: list[Batch] = []
+        self.before: list[dict[str, nn.Module]] = []
+        self.losses: list[dict[str, float]] = []
+        self.totals: list[float] = []
+        self.after: dict[str, nn.Module] = {}
+
+    def __iter__(self) -> Iterator[Batch]:
+        for batch in super().__iter__():
+            self.batches.append(batch)
+            self.before.append(copy.deepcopy(dict(self.modules)))
+            yield batch
+
+    def update(self, losses: Mapping[str, Tensor]) -> None:
+        self.losses.append({name: loss.item() for name, loss in losses.items()})
+        super().update(losses)
+        self.totals.append(self._losses["total"].item())
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        super().__exit__(kind, error, trace)
+        self.after = copy.deepcopy(dict(self.modules))
+        for name, module in self.modules.items():
+            if name != "trunk":  # what follows the merge works on features in single precision
+                module.float()
+
+
+@dataclass(frozen=True)
+class WalkedMethod(Method):
+    """Remembers the features of each batch."""
+
+    features: tuple[list[Tensor], ...] = ([], [])
+
+    def losses(self, outputs: StageOutputs) -> dict[str, Tensor]:
+        for kept, view in zip(self.features, (outputs.first, outputs.second), strict=True):
+            kept.append(view.detach())
+        return super().losses(outputs)
+
+
+@dataclass(frozen=True)
+class Walk:
+    task: StageTask
+    loop: WalkedLoop
+    features: tuple[list[Tensor], ...]
+    outcome: StageOutcome
+    fingerprint_before: str
+
+    def views(self, step: int) -> tuple[Tensor, Tensor]:
+        """Draw the views of a step once more."""
+        fresh = replace(self.loop.batches[step], generator=generator(SEED, "step", step))
+        return Views(self.task)(fresh)
+
+
+def fingerprint(module: nn.Module) -> str:
+    digest = hashlib.blake2b()
+    for name, tensor in sorted(module.state_dict().items()):
+        digest.update(name.encode() + tensor.contiguous().numpy().tobytes())
+    return digest.hexdigest()
+
+
+@pytest.fixture(scope="module")
+def walk() -> Walk:
+    settings = quick("paper", {"training.batch": 16, "training.epochs": 2, "replay.per_class": 4})
+    single = tiny_task(settings)
+    normalise = DoubleNormalisation(single.normalise.mean, single.normalise.std)
+    old = single.statistics
+    task = StageTask(
+        network=single.network.double(),
+        head=single.head.double(),
+        statistics=ClassStatistics(old.mean.double(), old.counts, old.std.double()),
+        images=single.images,
+        classes=single.classes,
+        normalise=normalise,
+        settings=settings,
+        seed=SEED,
+    )
+    loops: list[WalkedLoop] = []
+
+    def make_loop(modules: Mapping[str, nn.Module]) -> Loop:
+        loops.append(WalkedLoop("the walk", modules, settings.training, len(task.images), SEED))
+        return loops[-1]
+
+    walked = WalkedMethod(**vars(method("adm")), features=([], []))
+    before = fingerprint(task.network)
+    outcome = adaptive_discovering_and_merging(task, walked, make_loop)
+    return Walk(task, loops[0], walked.features, outcome, before)
+
+
+def test_line_2_the_hybrid_is_the_base_with_branches_and_starts_at_its_function(walk: Walk) -> None:
+    start = walk.loop.before[0]["trunk"]
+    units = branches.hybrid_units(start)
+    convolutions = {
+        name: module for name, module in walk.task.network.named_modules() if isinstance(module, branches.FoldedConv)
+    }
+    assert units.keys() == convolutions.keys() and len(units) == 7
+    for name, unit in units.items():
+        assert fingerprint(unit.base) == fingerprint(convolutions[name])
+    inputs = walk.task.prepare(walk.task.images)
+    with torch.no_grad():
+        assert torch.equal(copy.deepcopy(start).eval()(inputs), walk.task.network(inputs))
+
+
+def test_line_3_every_epoch_visits_every_image_once(walk: Walk) -> None:
+    visited = torch.cat([batch.indices for batch in walk.loop.batches]).view(2, -1)
+    assert visited.shape == (2, len(walk.task.images))
+    for epoch in visited:
+        assert sorted(epoch.tolist()) == list(range(len(walk.task.images)))
+    assert not torch.equal(visited[0], visited[1])
+
+
+def test_line_4_outputs_are_those_of_the_hybrid(walk: Walk) -> None:
+    changed = 0.0
+    for step in range(len(walk.loop.batches)):
+        views = walk.views(step)
+        with torch.no_grad():
+            expected = walk.loop.before[step]["trunk"](torch.cat(views))
+            base = walk.task.network(torch.cat(views))
+        actual = torch.cat([walk.features[0][step], walk.features[1][step]])
+        assert torch.equal(actual, expected)
+        changed = max(changed, (actual - base).abs().max().item())
+    assert changed > 1e-3
+
+
+def expected_losses(walk: Walk, step: int) -> dict[str, float]:
+    settings, modules = walk.task.settings, walk.loop.before[step]
+    first, second = walk.features[0][step], walk.features[1][step]
+    with torch.no_grad():
+        views = walk.views(step)
+        frozen = walk.task.network(views[0])
+        novel, joint = modules["novel_head"](first), modules["joint_head"](first)
+        projections = [modules["projector"](view) for view in (first, second)]
+        randomness = generator(SEED, "step", step)
+        Views(walk.task)(replace(walk.loop.batches[step], generator=randomness))  # replay draws after the views
+        samples, labels = walk.task.statistics.sample(settings.replay.per_class, randomness, settings.replay.scale)
+        replayed = modules["joint_head"](samples)
+    ramp = math.exp(-5 * (1 - min(step / walk.loop.total, 0.25) / 0.25) ** 2)
+    return {
+        "contrastive": 1.0 * slow_losses.contrastive(*projections, temperature=0.5),
+        "distillation": 10.0 * slow_losses.distillation(first, frozen),
+        "self-training": 0.01 * ramp * slow_losses.self_training(joint, novel, OLD_CLASSES),
+        "triplet": 1.0 * slow_losses.triplet(novel, novel, first, margin=1.0, divisor=walk.task.classes),
+        "regularization": 1.0 * slow_losses.regularization(novel),
+        "replay": 1.0 * slow_losses.cross_entropy(replayed, labels.tolist()),
+    }
+
+
+def test_line_5_the_loss_is_the_sum_of_every_term_of_the_paper(walk: Walk) -> None:
+    for step, (losses, total) in enumerate(zip(walk.loop.losses, walk.loop.totals, strict=True)):
+        expected = expected_losses(walk, step)
+        assert losses == pytest.approx(expected, rel=1e-9, abs=1e-12)
+        representation = expected["contrastive"] + expected["distillation"]
+        classification = sum(expected[name] for name in ("self-training", "triplet", "regularization", "replay"))
+        assert total == pytest.approx(representation + classification, rel=1e-9)
+
+
+def test_line_6_only_branches_and_heads_move(walk: Walk) -> None:
+    start, end = walk.loop.before[0], walk.loop.after
+    assert fingerprint(walk.task.network) == walk.fingerprint_before
+    before, after = branches.hybrid_units(start["trunk"]), branches.hybrid_units(end["trunk"])
+    for name, unit in after.items():
+        assert fingerprint(unit.base) == fingerprint(before[name].base)
+        for part, earlier in ((unit.novel, before[name].novel), (unit.norm, before[name].norm)):
+            for (_, new), old in zip(part.named_parameters(), earlier.parameters(), strict=True):
+                assert not torch.equal(new, old)
+    for head in ("novel_head", "joint_head", "projector"):
+        assert fingerprint(end[head]) != fingerprint(start[head])
+    trained = {id(p) for group in walk.loop.optimizer.param_groups for p in group["params"]}
+    base = [p for unit in branches.hybrid_units(walk.loop.modules["trunk"]).values() for p in unit.base.parameters()]
+    assert base and not any(id(p) in trained or p.grad is not None for p in base)
+
+
+def test_lines_8_to_10_merge_kernels_and_update_gamma(walk: Walk) -> None:
+    for name, unit in branches.hybrid_units(walk.loop.after["trunk"]).items():
+        merged = walk.outcome.network.get_submodule(name)
+        assert isinstance(merged, branches.FoldedConv)
+        assert unit.norm.running_mean is not None and unit.norm.running_var is not None
+        old_weight, new_weight = unit.base.weight.tolist(), unit.novel.weight.tolist()
+        weight = torch.zeros_like(unit.base.weight).tolist()
+        for c in range(len(weight)):
+            gamma, gamma_n = unit.base.gamma[c].item(), unit.norm.weight[c].item()
+            gate = 1 / (1 + math.exp(gamma))
+            factor = gamma_n / math.sqrt(unit.norm.running_var[c].item() + unit.norm.eps)
+            for i in range(len(weight[c])):
+                for y in range(len(weight[c][i])):
+                    for x in range(len(weight[c][i][y])):
+                        fused = new_weight[c][i][y][x] * factor
+                        weight[c][i][y][x] = old_weight[c][i][y][x] + gate * fused
+            bias = unit.norm.bias[c].item() - unit.norm.running_mean[c].item() * factor
+            assert merged.bias[c].item() == pytest.approx(unit.base.bias[c].item() + gate * bias, rel=1e-10, abs=1e-12)
+            assert merged.gamma[c].item() == pytest.approx(gamma + gate * gamma_n, rel=1e-10, abs=1e-12)
+        torch.testing.assert_close(merged.weight, torch.tensor(weight, dtype=torch.float64), rtol=1e-10, atol=1e-12)
+        assert not torch.equal(merged.gamma, unit.base.gamma)
+
+
+def test_line_11_the_next_base_model_gives_the_features_of_the_hybrid(walk: Walk) -> None:
+    network = walk.outcome.network
+    inputs = walk.task.prepare(walk.task.images)
+    with torch.no_grad():
+        expected = copy.deepcopy(walk.loop.after["trunk"]).eval()(inputs)
+        torch.testing.assert_close(network(inputs), expected, rtol=1e-9, atol=1e-9)
+        assert not torch.allclose(expected, walk.task.network(inputs), atol=1e-3)
+    assert not branches.is_hybrid(network) and not network.training
+    assert not any(parameter.requires_grad for parameter in network.parameters())
+    assert branches.count_parameters(network) == branches.count_parameters(walk.task.network)
+    assert {n: t.shape for n, t in network.state_dict().items()} == {
+        n: t.shape for n, t in walk.task.network.state_dict().items()
+    }
+    assert walk.outcome.merge is not None and walk.outcome.merge.relative_diff_float64 is not None
+    assert walk.outcome.merge.relative_diff_float64 < 1e-10
+
+
+class FixedLoop(Loop):
+    """Trains on one batch with one randomness, so that its losses compare from step to step."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.totals: list[float] = []
+
+    def _batch(self) -> Batch:
+        indices = torch.arange(0, self.images, 2)
+        return Batch(indices, self.step, 1.0, generator(self.seed, "fixed"))
+
+    def update(self, losses: Mapping[str, Tensor]) -> None:
+        super().update(losses)
+        self.totals.append(self._losses["total"].item())
+
+
+def run_fixed(settings: Settings, task: StageTask) -> tuple[StageOutcome, FixedLoop]:
+    loops: list[FixedLoop] = []
+
+    def make_loop(modules: Mapping[str, nn.Module]) -> Loop:
+        loops.append(FixedLoop("a stage", modules, settings.training, len(task.images), SEED))
+        return loops[-1]
+
+    outcome = adaptive_discovering_and_merging(task, method(settings.method), make_loop)
+    return outcome, loops[0]
+
+
+@pytest.mark.parametrize("name", ["inlay", "paper"])
+def test_the_loss_of_a_fixed_batch_falls(name: str) -> None:
+    settings = quick(name, {"training.epochs": 21, "training.batch": 48, "training.learning_rate": 0.02})
+    _, loop = run_fixed(settings, tiny_task(settings))
+    assert len(loop.totals) == 21 and all(math.isfinite(total) for total in loop.totals)
+    assert loop.totals[20] < loop.totals[0]
+
+
+def short(changes: Mapping[str, object]) -> Settings:
+    return quick("inlay", {"training.epochs": 2, "training.batch": 48, **changes})
+
+
+def test_without_refit_and_drift_head_and_statistics_are_left_as_they_are() -> None:
+    settings = short({"classifier.refit": False, "classifier.drift": False})
+    task = tiny_task(settings)
+    outcome, loop = run_fixed(settings, task)
+    trained = loop.modules["joint_head"]
+    assert isinstance(trained, nn.Linear) and outcome.head is trained
+    assert not outcome.head.weight.requires_grad
+    # Nothing in this method trains the joint head, so the old rows are the ones it was grown from.
+    assert torch.equal(outcome.head.weight[:OLD_CLASSES], task.head.weight)
+    assert torch.equal(outcome.statistics.mean[:OLD_CLASSES], task.statistics.mean)
+
+
+def test_images_go_to_the_class_that_the_novel_head_prefers_on_merged_features() -> None:
+    settings = short({})
+    task = tiny_task(settings)
+    outcome, loop = run_fixed(settings, task)
+    features = task.features(outcome.network)
+    with torch.no_grad():
+        scores = loop.modules["novel_head"](features)
+    expected = [row.index(max(row)) for row in scores.tolist()]
+    assert outcome.assignments.tolist() == expected and set(expected) == {0, 1}
+    for label in range(2):
+        members = [features[i].double() for i, chosen in enumerate(expected) if chosen == label]
+        mean = sum(members[1:], start=members[0]) / len(members)
+        torch.testing.assert_close(outcome.statistics.mean[OLD_CLASSES + label].double(), mean, rtol=1e-5, atol=1e-6)
+        assert outcome.statistics.counts[OLD_CLASSES + label].item() == len(members)
+
+
+def test_drift_moves_the_old_statistics_and_the_refit_starts_from_them() -> None:
+    settings = short({"branch.gate": "full", "training.learning_rate": 0.05})
+    task = tiny_task(settings)
+    outcome, _ = run_fixed(settings, task)
+    features = task.features(outcome.network)
+    matrix, offset = drift_map(task.frozen_features, features, settings.classifier.ridge)
+    moved = task.statistics.mapped(matrix, offset)
+    torch.testing.assert_close(outcome.statistics.mean[:OLD_CLASSES], moved.mean)
+    assert (moved.mean - task.statistics.mean).abs().max() > 1e-3
+    samples, labels = moved.sample(30, generator(SEED, "refit"), settings.replay.scale)
+    weight, bias = refit_linear(
+        torch.cat([samples, features]),
+        torch.cat([labels, OLD_CLASSES + outcome.assignments]),
+        OLD_CLASSES + 2,
+        weight_decay=settings.classifier.refit_decay,
+    )
+    torch.testing.assert_close(outcome.head.weight, weight)
+    torch.testing.assert_close(outcome.head.bias, bias)
+
+
+def test_one_head_takes_the_part_of_the_novel_head() -> None:
+    settings = short({"classifier.heads": "one", "classifier.refit": False})
+    task = tiny_task(settings)
+    outcome, loop = run_fixed(settings, task)
+    assert loop.modules.keys() == {"trunk", "joint_head", "projector"}
+    scores = outcome.head(task.features(outcome.network))[:, OLD_CLASSES:]
+    assert outcome.assignments.tolist() == [row.index(max(row)) for row in scores.tolist()]
+    assert not torch.equal(outcome.head.weight[OLD_CLASSES:], untrained_rows(task))
+
+
+def untrained_rows(task: StageTask) -> Tensor:
+    """The new rows of the joint head before training."""
+    return grow(task.head, task.classes, generator(SEED, "joint head")).weight[OLD_CLASSES:]
+
+
+def test_a_stage_draws_nothing_from_the_global_generator() -> None:
+    settings = short({})
+    state = torch.get_rng_state()
+    run_fixed(settings, tiny_task(settings))
+    assert torch.equal(torch.get_rng_state(), state)

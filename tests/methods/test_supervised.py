@@ -1,0 +1,107 @@
+import copy
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import pytest
+import slow_losses
+import torch
+from tiny_digits import digits
+from tiny_stage import quick
+from torch import Tensor, nn
+
+from inlay.backbones import build
+from inlay.data.augment import augmentation, normalisation_of
+from inlay.engine.loop import Batch, Loop
+from inlay.engine.randomness import generator
+from inlay.methods import BaseTask, train_base
+from inlay.settings import BaseSettings
+
+SEED = 3
+
+
+class WatchedLoop(Loop):
+    """Remembers the modules before each step and the losses of it."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.batches: list[Batch] = []
+        self.before: list[dict[str, nn.Module]] = []
+        self.losses: list[dict[str, float]] = []
+
+    def __iter__(self) -> Iterator[Batch]:
+        for batch in super().__iter__():
+            self.batches.append(batch)
+            self.before.append(copy.deepcopy(dict(self.modules)))
+            yield batch
+
+    def update(self, losses: Mapping[str, Tensor]) -> None:
+        self.losses.append({name: loss.item() for name, loss in losses.items()})
+        super().update(losses)
+
+
+@dataclass(frozen=True)
+class Trained:
+    task: BaseTask
+    loop: WatchedLoop
+    head: nn.Linear
+    start: dict[str, Tensor]
+
+
+def trained(settings: BaseSettings) -> Trained:
+    images = digits(["0", "1", "2"], last=20)
+    assert images.labels is not None
+    network = build("resnet8", 1, torch.Generator().manual_seed(SEED))
+    normalise = normalisation_of(images.images)
+    task = BaseTask(network, 64, images.images, images.labels, 3, normalise, settings, SEED)
+    start = {name: tensor.clone() for name, tensor in network.state_dict().items()}
+    loops: list[WatchedLoop] = []
+
+    def make_loop(modules: Mapping[str, nn.Module]) -> Loop:
+        loops.append(WatchedLoop("the base stage", modules, settings.training, len(images), SEED))
+        return loops[-1]
+
+    head = train_base(task, make_loop)
+    return Trained(task, loops[0], head, start)
+
+
+@pytest.mark.parametrize("weights", [(1.0, 0.0), (0.5, 2.0)])
+def test_losses_equal_the_loops(weights: tuple[float, float]) -> None:
+    cross_entropy, contrastive = weights
+    changes = {"base.cross_entropy": cross_entropy, "base.contrastive": contrastive, "base.training.batch": 30}
+    run = trained(quick(changes=changes).base)
+    view = augmentation("glyph")
+    assert len(run.loop.losses) == 4
+    for step, losses in enumerate(run.loop.losses):
+        indices, randomness = run.loop.batches[step].indices, generator(SEED, "step", step)
+        images, modules = run.task.images[indices], run.loop.before[step]
+        views = [view(images, randomness) for _ in range(3 if contrastive else 1)]
+        with torch.no_grad():
+            features = modules["network"].train()(run.task.normalise(torch.cat(views))).split(30)
+            logits = modules["head"](features[0])
+        expected = {
+            "cross-entropy": cross_entropy * slow_losses.cross_entropy(logits, run.task.labels[indices].tolist())
+        }
+        if contrastive:
+            first, second = (modules["projector"](part) for part in features[1:])
+            expected["contrastive"] = contrastive * slow_losses.contrastive(first, second, 0.5)
+        assert losses == pytest.approx(expected, rel=1e-4)
+
+
+def test_without_the_contrastive_term_there_is_no_projector() -> None:
+    with_term, without = (trained(quick(changes={"base.contrastive": weight}).base) for weight in (1.0, 0.0))
+    assert with_term.loop.modules.keys() == {"network", "head", "projector"}
+    assert without.loop.modules.keys() == {"network", "head"}
+
+
+def test_training_changes_the_network_in_place_and_returns_a_frozen_head() -> None:
+    run = trained(quick().base)
+    for name, parameter in run.task.network.named_parameters():
+        assert not torch.equal(parameter, run.start[name])
+    assert run.head is run.loop.modules["head"] and not run.head.weight.requires_grad
+    assert (run.head.in_features, run.head.out_features) == (64, 3)
+
+
+def test_the_cross_entropy_falls() -> None:
+    run = trained(quick(changes={"base.training.epochs": 6, "base.contrastive": 0.0}).base)
+    values = [losses["cross-entropy"] for losses in run.loop.losses]
+    assert values[-1] < values[0]

@@ -1,0 +1,183 @@
+import math
+from typing import Any
+
+import pytest
+import slow_losses
+import torch
+from tiny_stage import OLD_CLASSES, batch_of, outputs_of, quick, tiny_model, tiny_task
+from torch import Tensor
+
+from inlay import branches
+from inlay.discovery.assignment import sinkhorn
+from inlay.methods import terms
+from inlay.methods.model import StageModel, StageOutputs, Views
+from inlay.methods.task import StageTask
+from inlay.methods.terms import TERMS, Term
+
+
+def stage(changes: dict[str, Any] | None = None, preset: str = "paper") -> tuple[StageTask, StageModel]:
+    task = tiny_task(quick(preset, changes))
+    return task, tiny_model(task)
+
+
+def value(term: Term, outputs: StageOutputs) -> float:
+    return term.loss(outputs).item()
+
+
+@pytest.mark.parametrize("temperature", [0.5, 0.2])
+def test_contrastive_reads_projections_and_temperature(temperature: float) -> None:
+    task, model = stage({"contrastive.temperature": temperature})
+    outputs = outputs_of(task, model)
+    first, second = model.projector(outputs.first), model.projector(outputs.second)
+    expected = slow_losses.contrastive(first, second, temperature)
+    assert value(terms.CONTRASTIVE, outputs) == pytest.approx(expected, rel=1e-4)
+
+
+def test_contrastive_form_follows_the_settings() -> None:
+    task, model = stage({"contrastive.form": "literal"})
+    outputs = outputs_of(task, model)
+    first, second = (view.tolist() for view in outputs.projections)
+    total = 0.0
+    for i in range(len(first)):
+        others = sum(math.exp(slow_losses.cosine(first[i], second[j]) / 0.5) for j in range(len(first)) if j != i)
+        total += math.log(others) - slow_losses.cosine(first[i], second[i]) / 0.5
+    assert value(terms.CONTRASTIVE, outputs) == pytest.approx(total / len(first), rel=1e-4)
+
+
+def test_distillation_compares_the_first_view_with_the_frozen_network() -> None:
+    task, model = stage()
+    outputs = outputs_of(task, model)
+    frozen = task.network(Views(task)(batch_of(task))[0])
+    expected = slow_losses.distillation(outputs.first, frozen)
+    assert value(terms.DISTILLATION, outputs) == pytest.approx(expected, rel=1e-4) and expected > 0.01
+
+
+def test_distillation_form_follows_the_settings() -> None:
+    task, model = stage({"distillation.form": "raw"})
+    outputs = outputs_of(task, model)
+    pairs = zip(outputs.first.tolist(), outputs.frozen.tolist(), strict=True)
+    distances = [math.dist(current, frozen) for current, frozen in pairs]
+    assert value(terms.DISTILLATION, outputs) == pytest.approx(sum(distances) / len(distances), rel=1e-4)
+
+
+@pytest.mark.parametrize(("divide", "divisor"), [(False, 1), (True, OLD_CLASSES + 2)])
+def test_self_training_teaches_the_joint_head(divide: bool, divisor: int) -> None:
+    task, model = stage({"self_training.divide_by_classes": divide})
+    outputs = outputs_of(task, model)
+    novel = model.novel_logits(outputs.first, OLD_CLASSES)
+    expected = slow_losses.self_training(model.joint_head(outputs.first), novel, OLD_CLASSES)
+    assert value(terms.SELF_TRAINING, outputs) == pytest.approx(expected / divisor, rel=1e-4)
+
+
+def test_self_training_weight_ramps_up() -> None:
+    settings = quick("paper", {"self_training.weight": 2.0, "self_training.ramp": 0.4})
+    assert terms.SELF_TRAINING.weight(settings, 0.0) == pytest.approx(2 * math.exp(-5))
+    assert terms.SELF_TRAINING.weight(settings, 0.2) == pytest.approx(2 * math.exp(-5 * 0.5**2))
+    assert terms.SELF_TRAINING.weight(settings, 0.4) == terms.SELF_TRAINING.weight(settings, 1.0) == 2.0
+
+
+@pytest.mark.parametrize("mining", ["hybrid", "frozen"])
+@pytest.mark.parametrize("other_view", ["first", "second"])
+@pytest.mark.parametrize("divide_by", ["novel", "all"])
+def test_triplet_follows_its_settings(mining: str, other_view: str, divide_by: str) -> None:
+    changes = {"triplet.mining": mining, "triplet.other_view": other_view, "triplet.divide_by": divide_by}
+    task, model = stage({**changes, "triplet.margin": 0.01})
+    outputs = outputs_of(task, model)
+    features = {"hybrid": outputs.first, "frozen": outputs.frozen}[mining]
+    first, second = (model.novel_logits(view, OLD_CLASSES) for view in (outputs.first, outputs.second))
+    others = {"first": first, "second": second}[other_view]
+    divisor = {"novel": 2, "all": OLD_CLASSES + 2}[divide_by]
+    expected = slow_losses.triplet(first, others, features, 0.01, divisor)
+    assert value(terms.TRIPLET, outputs) == pytest.approx(expected, rel=1e-4)
+
+
+def test_each_choice_of_the_triplet_makes_a_difference() -> None:
+    choices = [{}, {"triplet.mining": "frozen"}, {"triplet.other_view": "second"}, {"triplet.divide_by": "all"}]
+    values = [value(terms.TRIPLET, outputs_of(*stage(choice))) for choice in choices]
+    assert len(set(values)) == len(values)
+
+
+def test_regularization_reads_the_first_view() -> None:
+    task, model = stage()
+    outputs = outputs_of(task, model)
+    expected = slow_losses.regularization(model.novel_logits(outputs.first, OLD_CLASSES))
+    assert value(terms.REGULARIZATION, outputs) == pytest.approx(expected, rel=1e-3, abs=1e-7)
+
+
+def test_replay_draws_from_the_statistics_with_the_randomness_of_the_batch() -> None:
+    task, model = stage({"replay.per_class": 5, "replay.scale": 1.3})
+    batch = batch_of(task)
+    views = Views(task)(batch)
+    state = batch.generator.get_state()
+    outputs = StageOutputs(task, model, views, batch)
+    actual = value(terms.REPLAY, outputs)
+    randomness = torch.Generator()
+    randomness.set_state(state)
+    samples, labels = task.statistics.sample(5, randomness, 1.3)
+    assert len(samples) == 5 * OLD_CLASSES
+    assert actual == pytest.approx(slow_losses.cross_entropy(model.joint_head(samples), labels.tolist()), rel=1e-4)
+
+
+def test_assignment_predicts_each_view_from_the_other() -> None:
+    task, model = stage({"assignment.temperature": 0.3, "assignment.epsilon": 0.2}, "inlay")
+    outputs = outputs_of(task, model)
+    first, second = outputs.novel
+    total = 0.0
+    for scores, target in ((second, sinkhorn(first, 0.2)), (first, sinkhorn(second, 0.2))):
+        for row, wanted in zip(scores.tolist(), target.tolist(), strict=True):
+            predicted = slow_losses.softmax([score / 0.3 for score in row])
+            total -= sum(q * math.log(p) for q, p in zip(wanted, predicted, strict=True)) / len(scores) / 2
+    assert value(terms.ASSIGNMENT, outputs) == pytest.approx(total, rel=1e-4)
+
+
+def test_information_is_that_of_the_two_tempered_softmaxes() -> None:
+    task, model = stage({"assignment.information": 1.0, "assignment.temperature": 0.3}, "inlay")
+    outputs = outputs_of(task, model)
+    first, second = (
+        [slow_losses.softmax([score / 0.3 for score in row]) for row in view.tolist()] for view in outputs.novel
+    )
+    count, classes = len(first), range(2)
+    one_way = [[sum(first[n][i] * second[n][j] for n in range(count)) / count for j in classes] for i in classes]
+    joint = [[(one_way[i][j] + one_way[j][i]) / 2 for j in classes] for i in classes]
+    side = [sum(joint[i]) for i in classes]
+    mutual = sum(joint[i][j] * math.log(joint[i][j] / side[i] / side[j]) for i in classes for j in classes)
+    assert value(terms.INFORMATION, outputs) == pytest.approx(-mutual, rel=1e-3, abs=1e-6)
+
+
+CLASSIFIER_TERMS = (terms.SELF_TRAINING, terms.TRIPLET, terms.REGULARIZATION, terms.ASSIGNMENT, terms.INFORMATION)
+
+
+def backbone_gradients(term: Term, detach: bool) -> list[Tensor | None]:
+    task, model = stage({"classifier.detach": detach})
+    torch.autograd.backward([term.loss(outputs_of(task, model))])
+    return [parameter.grad for parameter in branches.branch_parameters(model.trunk)]
+
+
+@pytest.mark.parametrize("term", CLASSIFIER_TERMS, ids=lambda term: str(term.name))
+def test_detach_keeps_classifier_losses_off_the_backbone(term: Term) -> None:
+    assert all(gradient is None for gradient in backbone_gradients(term, detach=True))
+    without = backbone_gradients(term, detach=False)
+    assert all(gradient is not None and bool(gradient.any()) for gradient in without)
+
+
+@pytest.mark.parametrize("term", [terms.CONTRASTIVE, terms.DISTILLATION], ids=lambda term: str(term.name))
+def test_representation_losses_always_reach_the_backbone(term: Term) -> None:
+    gradients = backbone_gradients(term, detach=True)
+    assert all(gradient is not None and bool(gradient.any()) for gradient in gradients)
+
+
+@pytest.mark.parametrize("detach", [True, False])
+def test_replay_reaches_the_joint_head_alone(detach: bool) -> None:
+    assert all(gradient is None for gradient in backbone_gradients(terms.REPLAY, detach))
+
+
+@pytest.mark.parametrize("term", TERMS, ids=lambda term: term.name)
+def test_no_term_reaches_the_frozen_network(term: Term) -> None:
+    task, model = stage({"triplet.mining": "frozen"})
+    task.network.requires_grad_(True)
+    torch.autograd.backward([term.loss(outputs_of(task, model))])
+    assert all(parameter.grad is None for parameter in task.network.parameters())
+
+
+def test_names_are_distinct() -> None:
+    assert len({term.name for term in TERMS}) == len(TERMS)

@@ -1,0 +1,92 @@
+import json
+from typing import Any
+
+import pytest
+
+from inlay.errors import InlayError
+from inlay.methods import method
+from inlay.settings import Settings, preset, preset_names
+
+# Item of the list of the paper's ambiguities and misprints, then the reading that the preset takes.
+READINGS_OF_THE_PAPER: list[tuple[int, str, Any]] = [
+    (1, "distillation.weight", 10.0),
+    (1, "distillation.form", "batch"),
+    (2, "regularization.weight", 1.0),
+    (5, "contrastive.form", "standard"),
+    (7, "contrastive.projection", 128),
+    (8, "first_view", "weak"),
+    (8, "second_view", "weak"),
+    (9, "triplet.margin", 1.0),
+    (10, "triplet.divide_by", "novel"),
+    (10, "self_training.divide_by_classes", False),
+    (10, "self_training.weight", 0.01),
+    (11, "triplet.mining", "hybrid"),
+    (11, "triplet.other_view", "first"),
+    (12, "classifier.detach", True),
+    (13, "classifier.heads", "two"),
+    (15, "replay.statistics", "shared"),
+    (15, "replay.per_class", 20),
+    (15, "replay.scale", 1.0),
+    (15, "classifier.drift", False),
+    (16, "branch.gate", "amm"),
+    (16, "branch.absolute_gamma", False),
+    (20, "branch.include", ()),
+    (22, "training.learning_rate", 0.1),
+    (22, "training.momentum", 0.9),
+    (22, "training.nesterov", False),
+    (22, "training.weight_decay", 1e-4),
+    (22, "training.schedule", "step"),
+    (22, "training.decay_at", (170 / 200,)),
+    (22, "base.training.decay_at", (30 / 200, 60 / 200, 90 / 200)),
+    (22, "base.training.batch", 128),
+]
+UNWEIGHTED_TERMS_OF_THE_PAPER = ["contrastive", "triplet", "regularization", "replay"]
+BEYOND_THE_PAPER = ["assignment.weight", "assignment.information", "base.contrastive", "classifier.refit"]
+
+
+def _at(settings: Settings, path: str) -> Any:
+    value: Any = settings
+    for name in path.split("."):
+        value = getattr(value, name)
+    return value
+
+
+def test_default_preset_comes_first() -> None:
+    assert preset_names() == ["inlay", "paper"]
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_preset_survives_json(name: str) -> None:
+    settings = preset(name)
+    assert Settings.from_json(json.loads(json.dumps(settings.to_json(), allow_nan=False))) == settings
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_preset_fits_its_method(name: str) -> None:
+    settings = preset(name)
+    method(settings.method).check(settings)
+
+
+def test_presets_differ() -> None:
+    assert preset("inlay") != preset("paper")
+    assert (preset("inlay").method, preset("paper").method) == ("inlay", "adm")
+
+
+def test_unknown_preset_is_told() -> None:
+    with pytest.raises(InlayError, match=r"^There is no preset 'best'; choose one of: inlay, paper\.$"):
+        preset("best")
+
+
+@pytest.mark.parametrize(("item", "path", "reading"), READINGS_OF_THE_PAPER, ids=lambda value: str(value))
+def test_paper_is_read_so_that_it_makes_sense(item: int, path: str, reading: Any) -> None:
+    assert _at(preset("paper"), path) == reading, f"item {item}"
+
+
+@pytest.mark.parametrize("term", UNWEIGHTED_TERMS_OF_THE_PAPER)
+def test_terms_that_the_paper_does_not_weight_have_weight_one(term: str) -> None:
+    assert _at(preset("paper"), f"{term}.weight") == 1.0
+
+
+@pytest.mark.parametrize("path", BEYOND_THE_PAPER)
+def test_what_the_paper_does_not_have_is_off(path: str) -> None:
+    assert not _at(preset("paper"), path)

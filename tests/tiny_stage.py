@@ -1,0 +1,96 @@
+"""A discovery stage small enough to be followed by hand, with a base network that was never trained."""
+
+import copy
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from tiny_digits import QUICK, digits
+from torch import nn
+
+from inlay import branches
+from inlay.backbones import build
+from inlay.data.augment import Normalisation
+from inlay.discovery.statistics import class_statistics
+from inlay.engine.inference import features_of
+from inlay.engine.loop import Batch
+from inlay.engine.randomness import generator
+from inlay.heads import grow, linear, projector
+from inlay.methods.model import StageModel, StageOutputs, Views
+from inlay.methods.task import StageTask
+from inlay.methods.trunk import open_trunk
+from inlay.settings import Settings, preset
+
+__all__ = ["OLD_CLASSES", "SEED", "batch_of", "folded_network", "outputs_of", "quick", "settle", "tiny_model", "tiny_task"]
+
+OLD_CLASSES = 3
+SEED = 11
+_NORMALISE = Normalisation((0.3,), (0.4,))
+
+
+def quick(name: str = "inlay", changes: Mapping[str, Any] | None = None) -> Settings:
+    """A preset with the quick settings and more changes."""
+    return preset(name).changed({**QUICK, **(changes or {})})
+
+
+def folded_network() -> nn.Module:
+    """A folded resnet8 whose batch norms had various scales, negative ones among them."""
+    return copy.deepcopy(_folded_network())
+
+
+@functools.cache
+def _folded_network() -> nn.Module:
+    randomness = torch.Generator().manual_seed(5)
+    network = build("resnet8", 1, randomness)
+    for module in network.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            nn.init.normal_(module.weight, 0.7, 0.5, generator=randomness)
+            nn.init.normal_(module.bias, 0.0, 0.2, generator=randomness)
+    inputs = _NORMALISE(digits(["0", "1", "2"], last=20).images.float() / 255)
+    with torch.no_grad():
+        for _ in range(20):
+            network(inputs)
+    return branches.fold(network, inputs)
+
+
+def tiny_task(settings: Settings, classes: int = 2, count: int = 24) -> StageTask:
+    """A stage of two digits after a base stage of three."""
+    old = digits(["0", "1", "2"], last=20)
+    assert old.labels is not None
+    network = folded_network()
+    features = features_of(network, old.images, lambda images: _NORMALISE(images.float() / 255))
+    head = linear(features.shape[1], OLD_CLASSES, generator(SEED, "old head")).requires_grad_(False)
+    statistics = class_statistics(features, old.labels, OLD_CLASSES, settings.replay.statistics)
+    images = digits(["4", "5"], last=count).images
+    return StageTask(network, head, statistics, images, classes, _NORMALISE, settings, SEED)
+
+
+def settle(trunk: nn.Module) -> nn.Module:
+    """Give every branch a part in the output, as training would."""
+    randomness = torch.Generator().manual_seed(6)
+    for unit in branches.hybrid_units(trunk).values():
+        nn.init.normal_(unit.norm.weight, 0.0, 0.5, generator=randomness)
+        nn.init.normal_(unit.norm.bias, 0.0, 0.5, generator=randomness)
+    return trunk
+
+
+def tiny_model(task: StageTask, novel_head: bool = True) -> StageModel:
+    """The model of a stage with branches that do something."""
+    size = task.head.in_features
+    trunk = settle(open_trunk(task.network, task.settings.branch, task.seed)).train()
+    head = linear(size, task.classes, generator(SEED, "novel head")) if novel_head else None
+    joint = grow(task.head, task.classes, generator(SEED, "joint head")).requires_grad_(True)
+    return StageModel(trunk, head, joint, projector(size, 8, generator(SEED, "projector")))
+
+
+def batch_of(task: StageTask, progress: float = 1.0, size: int = 12) -> Batch:
+    """The same batch of images from both digits, with the same randomness, each time."""
+    indices = torch.linspace(0, len(task.images) - 1, size).long()
+    return Batch(indices, 0, progress, generator(SEED, "batch"))
+
+
+def outputs_of(task: StageTask, model: StageModel, progress: float = 1.0) -> StageOutputs:
+    """What a model says of that batch."""
+    batch = batch_of(task, progress)
+    return StageOutputs(task, model, Views(task)(batch), batch)
