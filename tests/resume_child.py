@@ -2,9 +2,10 @@
 
     python resume_child.py FOLDER LIVES
 
-LIVES is JSON: for each life the seconds between its checkpoints and its moment, null for a life to the end. A moment is the number of a stage and what happens there: "0 step 7" (the optimiser has taken
-step 7), "1 write FILE" (half of the file is written; the checkpoint of step 7 is "001-training.safetensors@7"),
-"1 merge 4" (the fourth unit is about to be merged), "2 clear" (the stage is listed, its progress not yet dropped).
+LIVES is JSON: for each life the seconds between its checkpoints and its moment, null for a life to the end. A moment
+is the number of a stage and what happens there: "0 step 7" (the optimiser has taken step 7), "1 write FILE" (half of
+the file is written; the checkpoint of step 7 is "001-training.safetensors@7"), "1 merge 4" (the fourth unit is about
+to be merged), "2 clear" (the stage is listed, its progress not yet dropped).
 
 Each life is a process forked before any computation, because importing takes longer than living.
 """

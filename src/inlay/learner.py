@@ -294,7 +294,7 @@ class Learner:
         known = knowledge.record.index + 1
         learner._run = run
         learner._knowledge = knowledge
-        learner._records = [StageRecord.from_json(run.read(index)[1]["stage"]) for index in range(known)]
+        learner._records = [StageRecord.from_json(run.read_facts(index)["stage"]) for index in range(known)]
         truths = [StageTruth.from_json(entry) for entry in run.read_extra("matching") or ()]
         learner._truths = {truth.matching.stage: truth for truth in truths}
         return learner

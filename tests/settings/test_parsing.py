@@ -108,7 +108,7 @@ def test_what_does_not_fit_is_told_in_one_sentence(data: dict[str, Any], sentenc
 
 
 def test_whole_number_too_large_for_a_float_is_told() -> None:
-    with pytest.raises(InlayError, match="^Setting 'count' must be a whole number, 0 or more; got 1000"):
+    with pytest.raises(InlayError, match=r"^Setting 'count' must be a whole number, 0 or more; got 1000"):
         build(Outer, {"count": 10**400})
 
 

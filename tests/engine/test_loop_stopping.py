@@ -1,0 +1,231 @@
+import os
+import re
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from inlay.engine.checkpoint import read_tensors, training_state
+from inlay.engine.loop import Keeping, Loop
+from inlay.errors import InlayError, Interrupted, TrainingDivergedError
+from inlay.settings import TrainingSettings
+
+SETTINGS = TrainingSettings(epochs=3, batch=4)
+IMAGES = 16
+TOTAL = 3 * 4
+NEVER = 3600.0
+
+Disturbance = Callable[[int, Loop], Tensor | None]
+
+
+class Stop(Exception):
+    """Stands for the end of the process, at a moment when the loop is told nothing."""
+
+
+def _modules(channels_last: bool = True) -> dict[str, nn.Module]:
+    with torch.random.fork_rng():
+        torch.manual_seed(4)
+        network = nn.Sequential(
+            nn.Conv2d(3, 6, 3, padding=1, bias=False), nn.BatchNorm2d(6), nn.ReLU(), nn.Conv2d(6, 4, 3, groups=2)
+        )
+        head = nn.Linear(4, 2)
+    layout = torch.channels_last if channels_last else torch.contiguous_format
+    return {"network": network.to(memory_format=layout), "head": head}  # type: ignore[call-overload]
+
+
+def _loop(keeping: Keeping, modules: dict[str, nn.Module] | None = None) -> Loop:
+    return Loop("stage 1", modules or _modules(), SETTINGS, IMAGES, seed=7, keeping=keeping)
+
+
+def _train(loop: Loop, disturb: Disturbance = lambda step, loop: None) -> None:
+    """Train on noise that each step draws; `disturb` may act in a step, or give another loss for it."""
+    images = torch.randn(IMAGES, 3, 5, 5, generator=torch.Generator().manual_seed(1))
+    with loop:
+        for batch in loop:
+            views = images[batch.indices] + torch.randn(4, 3, 5, 5, generator=batch.generator)
+            features = loop.modules["network"](views.to(memory_format=torch.channels_last)).mean(dim=(2, 3))
+            loss = loop.modules["head"](features).square().mean()
+            other = disturb(batch.step, loop)
+            loop.update({"loss": loss if other is None else other, "more": 0.1 * features.abs().mean()})
+
+
+def _stop_at(moment: int) -> Disturbance:
+    def disturb(step: int, loop: Loop) -> None:
+        if step == moment:
+            raise Stop
+
+    return disturb
+
+
+def _press_ctrl_c_at(moment: int, times: int = 1) -> Disturbance:
+    def disturb(step: int, loop: Loop) -> None:
+        if step == moment:
+            for _ in range(times):
+                os.kill(os.getpid(), signal.SIGINT)
+
+    return disturb
+
+
+def _state(loop: Loop) -> dict[str, Tensor]:
+    return {name: tensor.clone() for name, tensor in training_state(loop.modules, loop.optimizer)[0].items()}
+
+
+def _different(found: dict[str, Tensor], wanted: dict[str, Tensor]) -> list[str]:
+    assert found.keys() == wanted.keys()
+    return [name for name in wanted if not torch.equal(found[name], wanted[name])]
+
+
+@pytest.fixture(scope="module")
+def straight() -> dict[str, Tensor]:
+    """Weights, buffers and optimiser state of a training that was never stopped."""
+    loop = _loop(Keeping())
+    _train(loop)
+    state = _state(loop)
+    assert any(name.startswith("optimizer.") for name in state)
+    return state
+
+
+@pytest.mark.parametrize("stops", [[1], [6], [4], [2, 3, 9], [11]])
+def test_resumed_training_ends_the_same(stops: list[int], straight: dict[str, Tensor], tmp_path: Path) -> None:
+    """Epochs have 4 steps, so these stops lie inside epochs and between them."""
+    keeping = Keeping(tmp_path / "state", seconds=0)
+    for moment in stops:
+        with pytest.raises(Stop):
+            _train(_loop(keeping), _stop_at(moment))
+        assert read_tensors(tmp_path / "state")[1]["step"] == moment
+    loop = _loop(keeping)
+    _train(loop)
+    assert loop.step == TOTAL
+    assert _different(_state(loop), straight) == []
+
+
+def test_layout_in_memory_survives_a_stop(tmp_path: Path) -> None:
+    keeping = Keeping(tmp_path / "state", seconds=0)
+    with pytest.raises(Stop):
+        _train(_loop(keeping), _stop_at(3))
+    loop = _loop(keeping)
+    _train(loop)
+    kernel = loop.modules["network"].get_parameter("0.weight")
+    for tensor in (kernel, loop.optimizer.state[kernel]["momentum_buffer"]):
+        assert tensor.is_contiguous(memory_format=torch.channels_last)
+        assert not tensor.is_contiguous()
+
+
+def test_work_since_the_last_checkpoint_is_done_again(straight: dict[str, Tensor], tmp_path: Path) -> None:
+    with pytest.raises(Stop):
+        _train(_loop(Keeping(tmp_path / "state", seconds=0)), _stop_at(2))
+    with pytest.raises(Stop):
+        _train(_loop(Keeping(tmp_path / "state", seconds=NEVER)), _stop_at(9))
+    assert read_tensors(tmp_path / "state")[1]["step"] == 2
+    loop = _loop(Keeping(tmp_path / "state", seconds=NEVER))
+    _train(loop)
+    assert _different(_state(loop), straight) == []
+
+
+def test_finished_training_is_kept_and_not_repeated(straight: dict[str, Tensor], tmp_path: Path) -> None:
+    keeping = Keeping(tmp_path / "state", seconds=NEVER)
+    _train(_loop(keeping))
+    loop = _loop(keeping)
+    _train(loop, _stop_at(0))
+    assert loop.step == TOTAL
+    assert _different(_state(loop), straight) == []
+
+
+def test_keeping_does_not_change_the_training(straight: dict[str, Tensor], tmp_path: Path) -> None:
+    loop = _loop(Keeping(tmp_path / "state", seconds=0))
+    _train(loop)
+    assert _different(_state(loop), straight) == []
+
+
+def test_checkpoint_of_other_work_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "run" / "progress" / "state"
+    path.parent.mkdir(parents=True)
+    with pytest.raises(Stop):
+        _train(_loop(Keeping(path, 0, "mine")), _stop_at(3))
+    before = path.read_bytes()
+    loop = _loop(Keeping(path, 0, "other"))
+    sentence = (
+        f"{tmp_path / 'run'} holds unfinished work with other images or settings; repeat that command to go on with "
+        f"it, or pass --restart to drop it."
+    )
+    with pytest.raises(InlayError, match=f"^{re.escape(sentence)}$"):
+        _train(loop)
+    assert path.read_bytes() == before
+    assert _different(_state(loop), _state(_loop(Keeping()))) == []
+
+
+def test_ctrl_c_stops_at_the_end_of_the_step_with_the_state_kept(straight: dict[str, Tensor], tmp_path: Path) -> None:
+    before = signal.getsignal(signal.SIGINT)
+    keeping = Keeping(tmp_path / "state", seconds=NEVER)
+    loop = _loop(keeping)
+    with pytest.raises(
+        Interrupted, match=r"^Stopped stage 1 at step 6 of 12; repeat the command to go on from there\.$"
+    ):
+        _train(loop, _press_ctrl_c_at(5))
+    assert signal.getsignal(signal.SIGINT) is before
+    tensors, facts = read_tensors(tmp_path / "state")
+    assert facts["step"] == 6
+    assert _different(tensors, _state(loop)) == []
+    resumed = _loop(keeping)
+    _train(resumed)
+    assert _different(_state(resumed), straight) == []
+
+
+def test_ctrl_c_without_a_checkpoint_says_so() -> None:
+    with pytest.raises(Interrupted, match=r"^Stopped stage 1 at step 6 of 12; nothing was kept\.$"):
+        _train(_loop(Keeping()), _press_ctrl_c_at(5))
+
+
+def test_second_ctrl_c_stops_at_once(tmp_path: Path) -> None:
+    before = signal.getsignal(signal.SIGINT)
+    loop = _loop(Keeping(tmp_path / "state", seconds=NEVER))
+    with pytest.raises(KeyboardInterrupt):
+        _train(loop, _press_ctrl_c_at(5, times=2))
+    assert loop.step == 5
+    assert signal.getsignal(signal.SIGINT) is before
+    assert not (tmp_path / "state").exists()
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_loss_that_is_not_finite_keeps_the_last_good_state(
+    value: float, straight: dict[str, Tensor], tmp_path: Path
+) -> None:
+    keeping = Keeping(tmp_path / "state", seconds=0)
+    loop = _loop(keeping)
+    sentence = (
+        r"^stage 1 stopped at step 7 of 12 because the loss '\w+' is not finite; the last good state is kept; try a "
+        r"lower learning rate, such as --set \S+learning_rate=0\.01 --restart\.$"
+    )
+    with pytest.raises(TrainingDivergedError, match=sentence):
+        _train(loop, lambda step, _: torch.tensor(value, requires_grad=True) if step == 7 else None)
+    tensors, facts = read_tensors(tmp_path / "state")
+    assert facts["step"] == 7
+    assert all(bool(torch.isfinite(tensor).all()) for tensor in tensors.values())
+    resumed = _loop(keeping)
+    _train(resumed)
+    assert _different(_state(resumed), straight) == []
+
+
+def test_loss_that_is_not_finite_without_a_checkpoint() -> None:
+    with pytest.raises(TrainingDivergedError, match="is not finite; the state before this stage is unchanged; try"):
+        _train(_loop(Keeping()), lambda step, _: torch.tensor(float("nan"), requires_grad=True))
+
+
+def test_weight_that_is_not_finite_is_never_kept(tmp_path: Path) -> None:
+    keeping = Keeping(tmp_path / "state", seconds=0)
+    loop = _loop(keeping)
+
+    def spoil(step: int, loop: Loop) -> Tensor | None:
+        if step == 5:
+            running = loop.modules["network"].get_buffer("1.running_var")
+            running.fill_(float("inf"))
+        return None
+
+    with pytest.raises(TrainingDivergedError, match=r"'module\.network\.1\.running_var' is not finite; the last good"):
+        _train(loop, spoil)
+    tensors, facts = read_tensors(tmp_path / "state")
+    assert facts["step"] == 5
+    assert all(bool(torch.isfinite(tensor).all()) for tensor in tensors.values())
