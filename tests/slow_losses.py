@@ -82,7 +82,7 @@ def triplet(anchor: Tensor, other: Tensor, features: Tensor, margin: float, divi
 def regularization(novel: Tensor) -> float:
     """Eq. 5 with the sign that prevents collapse: log K minus the entropy of the mean probability."""
     probabilities = [softmax(row) for row in _rows(novel)]
-    mean = [sum(column) / len(probabilities) for column in zip(*probabilities, strict=True)]
+    mean: list[float] = [sum(column) / len(probabilities) for column in zip(*probabilities, strict=True)]
     return math.log(len(mean)) + sum(p * math.log(p) for p in mean)
 
 

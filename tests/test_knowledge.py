@@ -3,14 +3,14 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_digits import digits
-from tiny_stage import quick
 from torch import Tensor, nn
 
 from inlay.backbones import build
 from inlay.errors import InlayError
 from inlay.knowledge import InputForm, Knowledge, StageRecord
 from inlay.pipeline import Workshop, learn_base, learn_stage
+from tiny_digits import digits
+from tiny_stage import quick
 
 CPU = torch.device("cpu")
 

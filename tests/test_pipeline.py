@@ -5,8 +5,6 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 import torch
-from tiny_digits import digits
-from tiny_stage import quick
 from torch import Tensor, nn
 
 from inlay import branches
@@ -14,6 +12,8 @@ from inlay.engine.loop import Loop
 from inlay.knowledge import Knowledge
 from inlay.pipeline import Workshop, learn_base, learn_stage
 from inlay.settings import Settings, TrainingSettings
+from tiny_digits import digits
+from tiny_stage import quick
 
 BASE = ["0", "1", "2"]
 STAGES = (["3", "4"], ["5", "6"], ["7", "8"])
@@ -77,14 +77,12 @@ def test_the_network_does_not_grow(history: History) -> None:
 
 
 def test_each_merged_network_gives_the_features_of_its_hybrid(history: History) -> None:
-    for before, knowledge, hybrid in zip(
-        history.knowledge[:-1], history.knowledge[1:], history.hybrids, strict=True
-    ):
+    for before, knowledge, hybrid in zip(history.knowledge[:-1], history.knowledge[1:], history.hybrids, strict=True):
         images = inputs(knowledge)
         with torch.no_grad():
             expected, merged = copy.deepcopy(hybrid).eval()(images), knowledge.network(images)
             moved = (expected - before.network(images)).abs().max().item()
-        assert (merged - expected).abs().max().item() < 1e-4 < 1e-2 < moved
+        assert (merged - expected).abs().max().item() < 1e-4 < 1e-3 < moved
         assert knowledge.record.merge is not None and knowledge.record.merge["max_abs_diff"] < 1e-4
 
 
@@ -124,11 +122,14 @@ def test_a_stage_leaves_what_was_known_as_it_was() -> None:
 def test_records_tell_what_happened(history: History) -> None:
     base, first = history.knowledge[0].record, history.knowledge[1].record
     assert (base.index, base.kind, base.class_names, base.images) == (0, "base", ("0", "1", "2"), 120)
-    assert base.merge is None and base.fingerprints == base.clusters == ()
+    assert base.merge is None and base.fingerprints == () and base.clusters == ()
     assert (first.index, first.kind, first.class_names, first.images) == (1, "novel", ("new-1.1", "new-1.2"), 80)
     assert first.fingerprints == digits(STAGES[0]).fingerprints()
     sizes = [entry.size for entry in history.knowledge[1].registry.of_stage(1)]
-    assert sizes == [first.clusters.count(0), first.clusters.count(1)] and sum(first.clusters.count(i) for i in (0, 1)) == 80
+    assert (
+        sizes == [first.clusters.count(0), first.clusters.count(1)]
+        and sum(first.clusters.count(i) for i in (0, 1)) == 80
+    )
     assert history.knowledge[3].statistics.counts.tolist()[:5] == [40, 40, 40, *sizes]
 
 
@@ -154,9 +155,7 @@ def test_stages_draw_different_kernels(history: History) -> None:
 @pytest.mark.parametrize("gate", ["full", "frozen", "aff"])
 def test_what_is_not_merged_has_no_merge_report(history: History, gate: str) -> None:
     settings = quick(changes={"branch.gate": gate, "training.epochs": 1})
-    knowledge = learn_stage(
-        history.knowledge[0], digits(STAGES[0]).without_labels(), 2, settings, Workshop()
-    )
+    knowledge = learn_stage(history.knowledge[0], digits(STAGES[0]).without_labels(), 2, settings, Workshop())
     assert knowledge.record.merge is None and branches.is_hybrid(knowledge.network) is (gate == "aff")
     images = inputs(knowledge)
     with torch.no_grad():
@@ -164,7 +163,7 @@ def test_what_is_not_merged_has_no_merge_report(history: History, gate: str) -> 
     assert moved is (gate != "frozen")
 
 
-def test_a_module_of_the_users_is_copied(history: History) -> None:
+def test_a_module_of_the_users_is_copied() -> None:
     module = nn.Sequential(
         nn.Conv2d(1, 6, 3, bias=False), nn.BatchNorm2d(6), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()
     )

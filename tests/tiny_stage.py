@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from tiny_digits import QUICK, digits
 from torch import nn
 
 from inlay import branches
@@ -21,8 +20,18 @@ from inlay.methods.model import StageModel, StageOutputs, Views
 from inlay.methods.task import StageTask
 from inlay.methods.trunk import open_trunk
 from inlay.settings import Settings, preset
+from tiny_digits import QUICK, digits
 
-__all__ = ["OLD_CLASSES", "SEED", "batch_of", "folded_network", "outputs_of", "quick", "settle", "tiny_model", "tiny_task"]
+__all__ = [
+    "OLD_CLASSES",
+    "SEED",
+    "batch_of",
+    "outputs_of",
+    "quick",
+    "settle",
+    "tiny_model",
+    "tiny_task",
+]
 
 OLD_CLASSES = 3
 SEED = 11
@@ -34,13 +43,9 @@ def quick(name: str = "inlay", changes: Mapping[str, Any] | None = None) -> Sett
     return preset(name).changed({**QUICK, **(changes or {})})
 
 
-def folded_network() -> nn.Module:
-    """A folded resnet8 whose batch norms had various scales, negative ones among them."""
-    return copy.deepcopy(_folded_network())
-
-
 @functools.cache
 def _folded_network() -> nn.Module:
+    """A folded resnet8 whose batch norms had various scales, negative ones among them."""
     randomness = torch.Generator().manual_seed(5)
     network = build("resnet8", 1, randomness)
     for module in network.modules():
@@ -58,7 +63,7 @@ def tiny_task(settings: Settings, classes: int = 2, count: int = 24) -> StageTas
     """A stage of two digits after a base stage of three."""
     old = digits(["0", "1", "2"], last=20)
     assert old.labels is not None
-    network = folded_network()
+    network = copy.deepcopy(_folded_network())
     features = features_of(network, old.images, lambda images: _NORMALISE(images.float() / 255))
     head = linear(features.shape[1], OLD_CLASSES, generator(SEED, "old head")).requires_grad_(False)
     statistics = class_statistics(features, old.labels, OLD_CLASSES, settings.replay.statistics)

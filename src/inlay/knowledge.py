@@ -188,6 +188,4 @@ def _load(module: nn.Module, tensors: Mapping[str, Tensor], prefix: str) -> None
         module.load_state_dict(_under(tensors, prefix))
     except RuntimeError as error:
         reason = " ".join(str(error).split())
-        raise InlayError(
-            f"The saved weights do not fit this backbone; give the one of the run ({reason})."
-        ) from error
+        raise InlayError(f"The saved weights do not fit this backbone; give the one of the run ({reason}).") from error

@@ -120,19 +120,17 @@ class Learner:
         if images.labels is None:
             raise InlayError("fit needs labels; give a folder with one sub-folder per class.")
         if len(images.class_names) < 2:
-            raise InlayError(
-                "fit needs images of at least two classes; give a folder with one sub-folder per class."
-            )
+            raise InlayError("fit needs images of at least two classes; give a folder with one sub-folder per class.")
         sizes = torch.bincount(images.labels, minlength=len(images.class_names)).tolist()
         if 0 in sizes:
             empty = images.class_names[sizes.index(0)]
-            raise InlayError(f"fit needs images of each class, but there are none of {empty!r}; add some or leave it out.")
+            raise InlayError(
+                f"fit needs images of each class, but there are none of {empty!r}; add some or leave it out."
+            )
         if max(sizes) < 2:
             raise InlayError("fit needs more than one image of a class; give more images.")
         with self._locked():
-            return self._accept(
-                learn_base(images, self._backbone, self.settings, self.seed, self._workshop())
-            )
+            return self._accept(learn_base(images, self._backbone, self.settings, self.seed, self._workshop()))
 
     def discover(self, unlabelled: Any, classes: int, *, skip_bad: bool = False) -> StageRecord:
         """Find and learn new classes: train branches, merge them, remember the classes.
@@ -309,9 +307,7 @@ class Learner:
 
     def _note_skipped(self, images: ImageSet) -> None:
         if images.skipped:
-            self.progress.note(
-                f"Left out {len(images.skipped)} unreadable images, such as {images.skipped[0]}."
-            )
+            self.progress.note(f"Left out {len(images.skipped)} unreadable images, such as {images.skipped[0]}.")
 
     def _workshop(self) -> Workshop:
         checkpoint = None if self._run is None else self._run.progress_path("training.safetensors")

@@ -96,9 +96,7 @@ def learn_base(
     classes = len(images.class_names)
     task = BaseTask(network, feature_size, pixels, labels, classes, normalise, settings.base, own)
     identity = _fingerprint(images.fingerprint(), settings.to_json(), seed, _name(backbone))
-    head = train_base(
-        task, workshop.loop_maker("the base stage", settings.base.training, len(images), own, identity)
-    )
+    head = train_base(task, workshop.loop_maker("the base stage", settings.base.training, len(images), own, identity))
     folded = branches.fold(network, form.prepare(pixels[:2]))
     features = features_of(folded, pixels, form.prepare)
     statistics = class_statistics(features, labels, classes, settings.replay.statistics)

@@ -1,5 +1,4 @@
 import hashlib
-from itertools import product
 
 import torch
 
@@ -25,10 +24,10 @@ def test_seeds_fit_in_63_bits_and_use_them() -> None:
 
 
 def test_seeds_of_different_places_differ() -> None:
-    places = [(seed, *place) for seed, place in product(range(20), [("base",), ("stage", 1), ("stage", 11)])]
-    places += [(seed, "order", epoch) for seed in range(20) for epoch in range(100)]
-    places += [(seed, "step", step) for seed in range(20) for step in range(1000)]
-    assert len({derive_seed(seed, *place) for seed, *place in places}) == len(places)
+    places: list[tuple[str | int, ...]] = [(), ("base",), ("stage", 1), ("stage", 11), ("stage", 1, 1)]
+    places += [(name, number) for name in ("order", "step") for number in range(1000)]
+    seeds = {derive_seed(seed, *place) for seed in range(20) for place in places}
+    assert len(seeds) == 20 * len(places)
 
 
 def _draw(source: torch.Generator) -> torch.Tensor:

@@ -2,7 +2,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tiny_stage import outputs_of, quick, tiny_model, tiny_task
 from torch import Tensor, nn
 
 from inlay.discovery.kmeans import kmeans
@@ -14,6 +13,7 @@ from inlay.methods.method import linear_novel_head, prototypes_from_kmeans
 from inlay.methods.model import StageOutputs
 from inlay.methods.terms import TERMS
 from inlay.settings import preset
+from tiny_stage import outputs_of, quick, tiny_model, tiny_task
 
 WEIGHTS = {
     "contrastive": "contrastive.weight",

@@ -2,12 +2,12 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tiny_stage import OLD_CLASSES, batch_of, outputs_of, quick, tiny_model, tiny_task
 from torch import Tensor
 
 from inlay.discovery.neighbours import nearest_neighbours
 from inlay.methods.model import Views
 from inlay.methods.task import StageTask
+from tiny_stage import OLD_CLASSES, batch_of, outputs_of, quick, tiny_model, tiny_task
 
 PLAIN = {"first_view": "none", "second_view": "none"}
 
@@ -63,6 +63,7 @@ def test_two_views_of_one_augmentation_are_drawn_apart() -> None:
 
 def test_frozen_features_have_no_gradient() -> None:
     task = tiny_task(quick())
+    task.network.requires_grad_(True)
     outputs = outputs_of(task, tiny_model(task))
     assert not outputs.frozen.requires_grad and not task.frozen_features.requires_grad
     assert outputs.first.requires_grad and outputs.second.requires_grad

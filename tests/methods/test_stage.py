@@ -8,11 +8,10 @@ from dataclasses import dataclass, replace
 from types import TracebackType
 
 import pytest
-import slow_losses
 import torch
-from tiny_stage import OLD_CLASSES, SEED, quick, tiny_task
 from torch import Tensor, nn
 
+import slow_losses
 from inlay import branches
 from inlay.data.augment import Normalisation
 from inlay.discovery.drift import drift_map
@@ -24,6 +23,7 @@ from inlay.heads import grow
 from inlay.methods import Method, StageOutcome, StageTask, adaptive_discovering_and_merging, method
 from inlay.methods.model import StageOutputs, Views
 from inlay.settings import Settings
+from tiny_stage import OLD_CLASSES, SEED, quick, tiny_task
 
 
 class DoubleNormalisation(Normalisation):
@@ -175,7 +175,7 @@ def expected_losses(walk: Walk, step: int) -> dict[str, float]:
         replayed = modules["joint_head"](samples)
     ramp = math.exp(-5 * (1 - min(step / walk.loop.total, 0.25) / 0.25) ** 2)
     return {
-        "contrastive": 1.0 * slow_losses.contrastive(*projections, temperature=0.5),
+        "contrastive": 1.0 * slow_losses.contrastive(projections[0], projections[1], temperature=0.5),
         "distillation": 10.0 * slow_losses.distillation(first, frozen),
         "self-training": 0.01 * ramp * slow_losses.self_training(joint, novel, OLD_CLASSES),
         "triplet": 1.0 * slow_losses.triplet(novel, novel, first, margin=1.0, divisor=walk.task.classes),

@@ -3,18 +3,18 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import pytest
-import slow_losses
 import torch
-from tiny_digits import digits
-from tiny_stage import quick
 from torch import Tensor, nn
 
+import slow_losses
 from inlay.backbones import build
 from inlay.data.augment import augmentation, normalisation_of
 from inlay.engine.loop import Batch, Loop
 from inlay.engine.randomness import generator
 from inlay.methods import BaseTask, train_base
 from inlay.settings import BaseSettings
+from tiny_digits import digits
+from tiny_stage import quick
 
 SEED = 3
 

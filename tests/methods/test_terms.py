@@ -2,17 +2,17 @@ import math
 from typing import Any
 
 import pytest
-import slow_losses
 import torch
-from tiny_stage import OLD_CLASSES, batch_of, outputs_of, quick, tiny_model, tiny_task
 from torch import Tensor
 
+import slow_losses
 from inlay import branches
 from inlay.discovery.assignment import sinkhorn
 from inlay.methods import terms
 from inlay.methods.model import StageModel, StageOutputs, Views
 from inlay.methods.task import StageTask
 from inlay.methods.terms import TERMS, Term
+from tiny_stage import OLD_CLASSES, batch_of, outputs_of, quick, tiny_model, tiny_task
 
 
 def stage(changes: dict[str, Any] | None = None, preset: str = "paper") -> tuple[StageTask, StageModel]:

@@ -3,13 +3,13 @@ import math
 
 import pytest
 import torch
-from tiny_stage import SEED, quick, settle, tiny_task
 from torch import Tensor, nn
 
 from inlay import branches
 from inlay.errors import InlayError
 from inlay.methods.trunk import close_trunk, open_trunk
 from inlay.settings import BranchSettings
+from tiny_stage import SEED, quick, settle, tiny_task
 
 
 @pytest.fixture(scope="module")

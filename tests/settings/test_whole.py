@@ -64,9 +64,9 @@ def test_unknown_path_lists_all_settings(path: str) -> None:
         ("training.epochs", "1.5", "Setting 'training.epochs' must be a whole number, 0 or more; got '1.5'."),
         ("base.training.batch", 0, "Setting 'base.training.batch' must be more than 0; got 0."),
         (
-            "branch.gate",
-            "open",
-            "Setting 'branch.gate' must be one of imm, aff, amm, constant, full, frozen; got 'open'.",
+            "distillation.form",
+            "rows",
+            "Setting 'distillation.form' must be one of batch, sample, raw, squared; got 'rows'.",
         ),
         ("contrastive.temperature", 0.0, "Setting 'contrastive.temperature' must be more than 0; got 0."),
     ],

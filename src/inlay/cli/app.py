@@ -1,12 +1,13 @@
 """The commands; their verbs are those of `inlay.Learner`."""
 
 import json
+import shlex
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
-from rich.console import Console
+from rich.console import Console, JustifyMethod
 from rich.table import Table
 
 from inlay.cli.progress import TerminalProgress
@@ -24,13 +25,12 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-_console = Console(highlight=False, soft_wrap=True)
-_errors = Console(stderr=True, highlight=False, soft_wrap=True)
+# Names of classes and folders are shown as they are, square brackets and colons included.
+_console = Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
+_errors = Console(stderr=True, highlight=False, markup=False, emoji=False, soft_wrap=True)
 
 Run = Annotated[Path, typer.Argument(help="Run folder.", show_default=False)]
-Data = Annotated[
-    str, typer.Argument(help="Folder of images, .npz file, list, or benchmark.", show_default=False)
-]
+Data = Annotated[str, typer.Argument(help="Folder of images, .npz file, list, or benchmark.", show_default=False)]
 Changes = Annotated[list[str] | None, typer.Option("--set", help="Change a setting, such as training.epochs=30.")]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 SkipBad = Annotated[bool, typer.Option("--skip-bad", help="Leave unreadable images out.")]
@@ -131,7 +131,7 @@ def predict(
 
     Example: inlay predict shop.inlay new/1.jpg new/2.jpg
     """
-    learner = _open(run, device)
+    learner = _open(run, device, quiet=True)
     source = str(images[0]) if len(images) == 1 else [str(path) for path in images]
     for found in learner.predict(source, skip_bad=skip_bad):
         origin = "discovered" if found.discovered else "labelled"
@@ -148,10 +148,11 @@ def info(run: Run) -> None:
     knowledge = learner.knowledge
     table = Table(box=None, pad_edge=False)
     for heading in ("id", "class", "stage", "kind", "images"):
-        table.add_column(heading, justify="right" if heading in ("id", "stage", "images") else "left")
+        justify: JustifyMethod = "right" if heading in ("id", "stage", "images") else "left"
+        table.add_column(heading, justify=justify, overflow="fold")
     for entry in learner.classes:
         table.add_row(str(entry.id), entry.name, str(entry.stage), entry.kind, str(entry.size))
-    _console.print(table)
+    _console.print(table, soft_wrap=False)
     height, width = knowledge.form.size
     parameters = sum(p.numel() for p in knowledge.network.parameters())
     _console.print(
@@ -180,7 +181,12 @@ def demo(
     from inlay.review import stage_table
 
     folder = out or free_folder(Path("runs"), "demo")
-    outcome = run_demo(folder, seed, baselines=baselines, progress=TerminalProgress(_console), command=_command())
+    try:
+        outcome = run_demo(folder, seed, baselines=baselines, progress=TerminalProgress(_console), command=_command())
+    except Interrupted as stop:
+        again = shlex.join(["inlay", "demo", "--out", str(folder), "--seed", str(seed)])
+        again += "" if baselines else " --no-baselines"
+        raise Interrupted(f"Stopped the demonstration; go on with `{again}`.") from stop
     _console.print(stage_table(outcome.results))
     _console.print(f"Report: {outcome.report}")
     _console.print(f"Results: {outcome.results_file}")
@@ -192,10 +198,10 @@ def main() -> None:
     try:
         app(prog_name="inlay")
     except Interrupted as stop:
-        _errors.print(str(stop), markup=False)
+        _errors.print(str(stop))
         sys.exit(130)
     except InlayError as error:
-        _errors.print(f"Error: {error}", markup=False)
+        _errors.print(f"Error: {error}")
         sys.exit(2)
 
 
@@ -204,7 +210,7 @@ def _open(run: Path, device: str, quiet: bool = False) -> Learner:
 
 
 def _command() -> str:
-    return " ".join(["inlay", *sys.argv[1:]])
+    return shlex.join(["inlay", *sys.argv[1:]])
 
 
 def _changes(changes: list[str] | None) -> dict[str, str]:
@@ -234,8 +240,11 @@ def _tell_scores(scores: Scores, as_json: bool) -> None:
         print(json.dumps(scores.to_json(), indent=1))
         return
     for name, value in scores.to_json().items():
-        if isinstance(value, dict):
-            value = ", ".join(f"{key} {part:.4g}" for key, part in value.items())
-        shown = f"{value:.4f}" if isinstance(value, float) else value
-        if shown is not None:
-            _console.print(f"{name:<11}{shown}")
+        if value is not None:
+            _console.print(f"{name:<11}{_shown(value)}")
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {_shown(part)}" for key, part in value.items() if part is not None)
+    return f"{value:.4f}" if isinstance(value, float) else str(value)

@@ -35,7 +35,7 @@ class TerminalProgress:
 
     def note(self, text: str) -> None:
         """Print one sentence."""
-        self._console.print(text, highlight=False, markup=False)
+        self._console.print(text, highlight=False, markup=False, emoji=False)
 
     def start(self, name: str, total: int, done: int) -> None:
         """Begin a bar."""

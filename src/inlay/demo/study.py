@@ -13,8 +13,9 @@ import inlay
 from inlay.data import ImageSet, Stages
 from inlay.demo.baselines import demo_baselines
 from inlay.demo.recipe import BACKBONE, demo_settings, demo_stages
-from inlay.engine.checkpoint import write_json
+from inlay.engine.checkpoint import write_json, writing
 from inlay.engine.progress import Progress, QuietProgress
+from inlay.errors import InlayError
 from inlay.knowledge import StageRecord
 from inlay.learner import Learner
 from inlay.pipeline import Workshop
@@ -60,6 +61,9 @@ def run_demo(
         baselines: Whether to run the baselines.
         progress: Receiver of news.
         command: The command line, for the record.
+
+    Raises:
+        InlayError: If the folder holds a demonstration with another seed, or it is stopped or cannot be written.
     """
     began = time.monotonic()
     news = progress or QuietProgress()
@@ -87,10 +91,13 @@ def run_demo(
 def _learned(run: Path, stages: Stages, stage: int, seed: int, progress: Progress) -> Learner:
     """Return the learner after a stage, doing the stage if the run folder does not have it."""
     finished = RunFolder.open(run).stage_count if RunFolder.exists(run) else 0
+    settings = demo_settings()
     if finished > stage:
-        return Learner.load(run, stage=stage, device="cpu", progress=progress)
+        learner = Learner.load(run, stage=stage, device="cpu", progress=progress)
+        if (learner.seed, learner.settings) != (seed, settings):
+            raise InlayError(f"{run.parent} holds a demonstration with another seed or settings; choose another --out.")
+        return learner
     if stage == 0:
-        settings = demo_settings()
         learner = Learner(BACKBONE, settings=settings, seed=seed, device="cpu", run=run, progress=progress)
         learner.fit(stages.base)
     else:
@@ -143,7 +150,9 @@ def _written(folder: Path, results: Results, discovered: list[tuple[DiscoveredCl
         "no image of an earlier stage was kept."
     )
     report = folder / "report.html"
-    report.write_text(render(Report("inlay: new digits without labels", summary, sections, facts)), encoding="utf-8")
+    page = render(Report("inlay: new digits without labels", summary, sections, facts))
+    with writing(report):
+        report.write_text(page, encoding="utf-8")
     return DemoOutcome(results, folder / "results.json", report, folder / "run.inlay")
 
 

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-__all__ = ["drift_map"]
+__all__ = ["drift_map", "drift_residual"]
 
 
 @torch.no_grad()
@@ -45,3 +45,19 @@ def drift_map(before: Tensor, after: Tensor, ridge: float = 1e-2) -> tuple[Tenso
         matrix = matrix + identity
     offset = new.mean(dim=0) - matrix @ old.mean(dim=0)
     return matrix.to(precision), offset.to(precision)
+
+
+@torch.no_grad()
+def drift_residual(before: Tensor, after: Tensor, matrix: Tensor, offset: Tensor) -> Tensor:
+    """Return the covariance of what a drift map leaves unexplained, [D', D'], float64.
+
+    Features moved by the map alone would look more certain than they are; this is the spread to add to them.
+
+    Args:
+        before: Features of some images before training, [N, D].
+        after: Features of the same images after it, [N, D'].
+        matrix: A of the map, [D', D].
+        offset: b of the map, [D'].
+    """
+    residual = after.double() - (before.double() @ matrix.double().T + offset.double())
+    return residual.T @ residual / len(residual)

@@ -72,15 +72,16 @@ class ClassStatistics:
         samples = self.mean[present, None] + scale * std * noise
         return samples.flatten(0, 1), present.repeat_interleave(per_class)
 
-    def mapped(self, matrix: Tensor, offset: Tensor) -> "ClassStatistics":
-        """Carry the statistics through the affine map x -> A·x + b.
+    def mapped(self, matrix: Tensor, offset: Tensor, residual: Tensor | None = None) -> "ClassStatistics":
+        """Carry the statistics through the affine map x -> A·x + b, with independent noise of covariance R.
 
-        The mean becomes A·μ + b and the covariance A·Σ·Aᵀ. The kind stays, so of a "diagonal" or "shared"
-        spread only the diagonal of A·Σ·Aᵀ is kept.
+        The mean becomes A·μ + b and the covariance A·Σ·Aᵀ + R. The kind stays, so of a "diagonal" or "shared"
+        spread only the diagonal of A·Σ·Aᵀ + R is kept.
 
         Args:
             matrix: A, [D', D].
             offset: b, [D'].
+            residual: R, [D', D']; None adds nothing.
 
         Returns:
             Statistics in D' dimensions; empty classes stay empty, with mean 0.
@@ -88,10 +89,12 @@ class ClassStatistics:
         linear = matrix.to(self.mean.device, torch.float64)
         mean = self.mean.double() @ linear.T + offset.to(linear)
         mean[self.counts == 0] = 0
+        size = len(linear)
+        noise = linear.new_zeros(size, size) if residual is None else residual.to(linear)
         if self.correlation is None:
-            std = (self.std.double().square() @ linear.square().T).sqrt()
+            std = (self.std.double().square() @ linear.square().T + noise.diagonal()).sqrt()
             return ClassStatistics(mean.float(), self.counts, std.float())
-        pairs = [_split(linear @ self.covariance(index) @ linear.T) for index in range(len(self))]
+        pairs = [_split(linear @ self.covariance(index) @ linear.T + noise) for index in range(len(self))]
         std, correlation = (torch.stack(parts) for parts in zip(*pairs, strict=True))
         return ClassStatistics(mean.float(), self.counts, std, correlation)
 

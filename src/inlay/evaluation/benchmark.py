@@ -66,8 +66,8 @@ def match_stage(
     shared = next((name for name in classes if name in set(known)), None)
     if shared is not None:
         raise InlayError(
-            f"Some images of stage {stage} are labelled {shared!r}, a class of another stage, so its clusters cannot be "
-            f"matched; give the stage images of new classes alone."
+            f"Some images of stage {stage} are labelled {shared!r}, a class of another stage, so its clusters cannot "
+            f"be matched; give the stage images of new classes alone."
         )
     return StageTruth(Matching.solve(stage, clusters, truth, cluster_count, classes, "train"), classes)
 

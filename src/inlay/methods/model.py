@@ -82,9 +82,7 @@ class StageOutputs:
         batch: The batch they were drawn from.
     """
 
-    def __init__(
-        self, task: StageTask, model: StageModel, views: tuple[Tensor, Tensor], batch: Batch
-    ) -> None:
+    def __init__(self, task: StageTask, model: StageModel, views: tuple[Tensor, Tensor], batch: Batch) -> None:
         self.task = task
         self.model = model
         self.batch = batch

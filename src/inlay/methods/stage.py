@@ -57,9 +57,7 @@ def _with_heads(task: StageTask, method: Method, trunk: nn.Module) -> StageModel
 
 
 @torch.no_grad()
-def _classifier(
-    task: StageTask, model: StageModel, network: nn.Module
-) -> tuple[nn.Linear, ClassStatistics, Tensor]:
+def _classifier(task: StageTask, model: StageModel, network: nn.Module) -> tuple[nn.Linear, ClassStatistics, Tensor]:
     """Assign the images to the new classes, describe all classes and settle the joint head."""
     settings = task.settings
     features = task.features(network)
@@ -75,9 +73,7 @@ def _classifier(
     return head, old.joined(new), assignments
 
 
-def _refit(
-    task: StageTask, head: nn.Linear, old: ClassStatistics, features: Tensor, assignments: Tensor
-) -> None:
+def _refit(task: StageTask, head: nn.Linear, old: ClassStatistics, features: Tensor, assignments: Tensor) -> None:
     """Fit the joint head anew on replayed features of old classes and real features of new ones."""
     settings = task.settings
     samples, labels = old.sample(

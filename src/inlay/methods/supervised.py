@@ -71,9 +71,7 @@ def _losses(task: BaseTask, modules: Mapping[str, nn.Module], batch: Batch) -> d
         views += [strong(images, batch.generator), strong(images, batch.generator)]
     inputs = task.normalise(torch.cat(views))
     features, *pair = torch.split(forward(task.network, inputs, settings.training.precision), len(images))
-    losses = {
-        "cross-entropy": settings.cross_entropy * functional.cross_entropy(modules["head"](features), labels)
-    }
+    losses = {"cross-entropy": settings.cross_entropy * functional.cross_entropy(modules["head"](features), labels)}
     if settings.contrastive:
         first, second = (modules["projector"](view) for view in pair)
         losses["contrastive"] = settings.contrastive * contrastive(first, second, settings.temperature)

@@ -78,14 +78,14 @@ class BranchSettings:
     """What is trained in a discovery stage.
 
     Attributes:
-        gate: "imm", "aff" or "amm": a branch beside every Conv+BN; "constant": a branch behind a fixed gate;
-            "full": the network itself, without branches; "frozen": only the heads.
+        gate: "imm", "aff", "amm" or any other registered gate: a branch beside every Conv+BN; "constant": a
+            branch behind a fixed gate; "full": the network itself, without branches; "frozen": only the heads.
         absolute_gamma: The gate of AMM reads |gamma| instead of gamma (its argument is about magnitude).
         constant: Value of the constant gate.
         include: Glob patterns of the units that get a branch, such as "layer2*"; empty means all.
     """
 
-    gate: Literal["imm", "aff", "amm", "constant", "full", "frozen"] = "amm"
+    gate: str = "amm"
     absolute_gamma: bool = False
     constant: float = 0.5
     include: tuple[str, ...] = ()
