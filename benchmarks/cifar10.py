@@ -5,6 +5,7 @@ Writes benchmarks/results/cifar10-<preset>-seed<N>.json.
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import time
@@ -58,8 +59,9 @@ def main() -> None:
 
 
 def _commit() -> str:
-    shown = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
-    return shown.stdout.strip() or "unknown"
+    command = ["git", "describe", "--always", "--dirty", "--abbrev=40"]
+    shown = subprocess.run(command, capture_output=True, text=True, check=False)
+    return os.environ.get("COMMIT") or shown.stdout.strip() or "unknown"
 
 
 if __name__ == "__main__":

@@ -104,7 +104,8 @@ def _failures(runs: list[Any], position: int) -> list[str]:
 
 
 def _record(seeds: list[int], runs: list[Any], summary: list[Any], failures: list[str]) -> dict[str, Any]:
-    shown = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
+    described = ["git", "describe", "--always", "--dirty", "--abbrev=40"]
+    shown = subprocess.run(described, capture_output=True, text=True, check=False)
     return {
         "command": "python " + " ".join(sys.argv),
         "commit": shown.stdout.strip() or "unknown",

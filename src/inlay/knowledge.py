@@ -1,5 +1,6 @@
 """Everything a learner knows after a stage, and how it is written down."""
 
+import copy
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -154,7 +155,7 @@ class Knowledge:
                 )
             # The weights drawn here are overwritten; a generator of its own leaves torch's global one alone.
             backbone = backbones.build(facts["backbone"], form.channels, torch.Generator())
-        network = branches.rebuild(backbone, facts["structure"], form.example())
+        network = branches.rebuild(copy.deepcopy(backbone).cpu(), facts["structure"], form.example())
         _load(network, tensors, "network.")
         network.requires_grad_(False).eval().to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
         outputs, inputs = tensors["head.weight"].shape

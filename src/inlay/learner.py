@@ -16,7 +16,7 @@ from inlay.errors import InlayError
 from inlay.evaluation import Scores
 from inlay.evaluation.benchmark import StageTruth, match_on_test, match_stage, score_learner
 from inlay.knowledge import Knowledge, StageRecord
-from inlay.methods import method
+from inlay.methods import check_settings
 from inlay.pipeline import Workshop, learn_base, learn_stage
 from inlay.prediction import Prediction
 from inlay.registry import ClassRegistry
@@ -66,6 +66,7 @@ class Learner:
             # Built only to refuse a wrong name at once; a generator of its own leaves torch's global one alone.
             backbones.build(backbone, generator=torch.Generator())
         self.settings = _settings(preset, settings)
+        check_settings(self.settings)
         self.seed = seed
         self.device = _device(device)
         self.progress: Progress = progress or QuietProgress()
@@ -154,7 +155,7 @@ class Learner:
                 f"Finding {classes} new classes needs more than {classes} images; got {len(images)}: give more images "
                 f"or a smaller number of classes."
             )
-        method(self.settings.method).check(self.settings)
+        check_settings(self.settings)
         kept, wanted = self.knowledge.statistics.kind, self.settings.replay.statistics
         if kept != wanted:
             raise InlayError(

@@ -55,13 +55,19 @@ class Workshop:
     checkpoint_seconds: float = 30.0
 
     def loop_maker(
-        self, name: str, settings: TrainingSettings, images: int, seed: int, fingerprint: str
+        self,
+        name: str,
+        settings: TrainingSettings,
+        images: int,
+        seed: int,
+        fingerprint: str,
+        settings_name: str = "training",
     ) -> Callable[[Mapping[str, nn.Module]], Loop]:
         """Return a function that makes the training loop for given modules."""
         keeping = Keeping(self.checkpoint, self.checkpoint_seconds, fingerprint)
 
         def make(modules: Mapping[str, nn.Module]) -> Loop:
-            return Loop(name, modules, settings, images, seed, self.device, keeping, self.progress)
+            return Loop(name, modules, settings, images, seed, self.device, keeping, self.progress, settings_name)
 
         return make
 
@@ -89,14 +95,16 @@ def learn_base(
     if isinstance(backbone, str):
         network = backbones.build(backbone, images.channels, generator(own, "backbone"))
     else:
-        network = copy.deepcopy(backbone)
+        network = copy.deepcopy(backbone).cpu()
     feature_size = backbones.feature_size(network, form.example())
     network.to(workshop.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     pixels, labels = images.images.to(workshop.device), images.labels.to(workshop.device)
     classes = len(images.class_names)
     task = BaseTask(network, feature_size, pixels, labels, classes, normalise, settings.base, own)
     identity = _fingerprint(images.fingerprint(), settings.to_json(), seed, _name(backbone))
-    head = train_base(task, workshop.loop_maker("the base stage", settings.base.training, len(images), own, identity))
+    training = settings.base.training
+    make_loop = workshop.loop_maker("the base stage", training, len(images), own, identity, "base.training")
+    head = train_base(task, make_loop)
     folded = branches.fold(network, form.prepare(pixels[:2]))
     features = features_of(folded, pixels, form.prepare)
     statistics = class_statistics(features, labels, classes, settings.replay.statistics)

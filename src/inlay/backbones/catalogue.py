@@ -61,8 +61,7 @@ def build(name: str, in_channels: int = 3, generator: torch.Generator | None = N
     if base not in _CATALOGUE:
         widenable = ", ".join(f"{known}x2" for known in names() if known in _WIDENABLE)
         raise InlayError(
-            f"Unknown backbone {name!r}: write one of {', '.join(names())}, or a wider one such as "
-            f"{widenable}."
+            f"Unknown backbone {name!r}: write one of {', '.join(names())}, or a wider one such as {widenable}."
         )
     return _CATALOGUE[base](in_channels, widening, generator)
 

@@ -110,9 +110,7 @@ def _conv(
     in_channels: int, out_channels: int, kernel: int, stride: int, generator: torch.Generator | None
 ) -> nn.Conv2d:
     # On the meta device torch's own initialisation draws nothing from the global generator.
-    meta = nn.Conv2d(
-        in_channels, out_channels, kernel, stride, padding=kernel // 2, bias=False, device="meta"
-    )
+    meta = nn.Conv2d(in_channels, out_channels, kernel, stride, padding=kernel // 2, bias=False, device="meta")
     conv = meta.to_empty(device="cpu")
     kaiming_normal_(conv.weight, generator)
     return conv

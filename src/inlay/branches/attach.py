@@ -50,9 +50,7 @@ def attach(
     return attach_to(folded, chosen, selected, generator)
 
 
-def attach_to(
-    folded: nn.Module, gate: Gate, names: Sequence[str], generator: torch.Generator | None
-) -> nn.Module:
+def attach_to(folded: nn.Module, gate: Gate, names: Sequence[str], generator: torch.Generator | None) -> nn.Module:
     """Copy a folded network with a novel branch beside each folded convolution that is named.
 
     Args:
@@ -100,12 +98,7 @@ def branch_parameters(hybrid: nn.Module) -> list[nn.Parameter]:
     units = hybrid_units(hybrid)
     if not units:
         raise InlayError("The network has no branches; attach them with inlay.branches.attach first.")
-    return [
-        parameter
-        for unit in units.values()
-        for part in (unit.novel, unit.norm)
-        for parameter in part.parameters()
-    ]
+    return [parameter for unit in units.values() for part in (unit.novel, unit.norm) for parameter in part.parameters()]
 
 
 def _matching(names: Sequence[str], patterns: Sequence[str]) -> list[str]:

@@ -93,9 +93,7 @@ class AFF(Gate):
 
     def scale(self, gamma: Tensor) -> Tensor:
         """Refuse, as there is no constant factor."""
-        raise InlayError(
-            "AFF gates depend on the image and have no constant scale; use gate amm where one is needed."
-        )
+        raise InlayError("AFF gates depend on the image and have no constant scale; use gate amm where one is needed.")
 
 
 @register

@@ -113,9 +113,7 @@ def _check_pair(model: nn.Module, pair: Pair, trace: _Trace, uses: int) -> None:
     if not isinstance(norm, nn.BatchNorm2d) or not norm.affine:
         raise InlayError(f"Batch norm {pair.norm!r} has no scale and shift; build it with affine=True.")
     if norm.running_mean is None or norm.running_var is None:
-        raise InlayError(
-            f"Batch norm {pair.norm!r} has no running statistics; build it with track_running_stats=True."
-        )
+        raise InlayError(f"Batch norm {pair.norm!r} has no running statistics; build it with track_running_stats=True.")
     if uses > 1:
         raise InlayError(
             f"The output of {pair.conv!r} is used by more than its batch norm {pair.norm!r} and cannot be "

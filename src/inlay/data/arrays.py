@@ -37,15 +37,11 @@ def as_images(images: Array, origin: str) -> Tensor:
         InlayError: The shape, the type or the range of values is none of these.
     """
     if not is_array(images):
-        raise InlayError(
-            f"The images of {origin} are a {type(images).__name__}; pass a numpy array or a tensor."
-        )
+        raise InlayError(f"The images of {origin} are a {type(images).__name__}; pass a numpy array or a tensor.")
     return _channels_first(_as_bytes(images, origin), origin).contiguous()
 
 
-def as_labels(
-    labels: Labels, class_names: Sequence[str] | None, origin: str
-) -> tuple[Tensor, tuple[str, ...]]:
+def as_labels(labels: Labels, class_names: Sequence[str] | None, origin: str) -> tuple[Tensor, tuple[str, ...]]:
     """Bring labels to indices into a list of class names.
 
     Args:
@@ -65,9 +61,7 @@ def as_labels(
         raise InlayError(f"The labels of {origin} have shape {list(values.shape)}; pass one label per image.")
     names = None if class_names is None else tuple(str(name) for name in class_names)
     if names is not None and len(set(names)) != len(names):
-        raise InlayError(
-            f"The class names of {origin} contain a name twice; give each class a name of its own."
-        )
+        raise InlayError(f"The class names of {origin} contain a name twice; give each class a name of its own.")
     if values.size == 0:
         return torch.zeros(0, dtype=torch.int64), names or ()
     if all(isinstance(value, str) for value in values.tolist()):
@@ -80,9 +74,7 @@ def as_labels(
 def _as_bytes(images: Array, origin: str) -> Tensor:
     if isinstance(images, Tensor):
         pixels = images.detach().cpu()
-    elif images.dtype == np.uint8 or (
-        np.issubdtype(images.dtype, np.floating) and images.dtype.itemsize <= 8
-    ):
+    elif images.dtype == np.uint8 or (np.issubdtype(images.dtype, np.floating) and images.dtype.itemsize <= 8):
         pixels = torch.tensor(images.astype(images.dtype.newbyteorder("="), copy=False))
     else:
         raise _wrong_type(images.dtype, origin)
@@ -119,9 +111,7 @@ def _channels_first(pixels: Tensor, origin: str) -> Tensor:
     return pixels if first else pixels.permute(0, 3, 1, 2)
 
 
-def _from_strings(
-    labels: list[str], names: tuple[str, ...] | None, origin: str
-) -> tuple[Tensor, tuple[str, ...]]:
+def _from_strings(labels: list[str], names: tuple[str, ...] | None, origin: str) -> tuple[Tensor, tuple[str, ...]]:
     if names is None:
         names = tuple(sorted(set(labels)))
     index = {name: number for number, name in enumerate(names)}

@@ -56,14 +56,10 @@ def _found(path: Path) -> list[tuple[Path, _Edition]]:
 def _read(path: Path, split: Split) -> ImageSet:
     found = _found(path)
     if len(found) > 1:
-        raise InlayError(
-            f"'{path}' holds more than one CIFAR; name one of its folders, such as '{found[0][0]}'."
-        )
+        raise InlayError(f"'{path}' holds more than one CIFAR; name one of its folders, such as '{found[0][0]}'.")
     folder, edition = found[0]
     meta = _unpickle(folder / edition.meta)
-    class_names = tuple(
-        _text(name) for name in _entry(meta, edition.class_names, list, folder / edition.meta)
-    )
+    class_names = tuple(_text(name) for name in _entry(meta, edition.class_names, list, folder / edition.meta))
     parts = [_read_batch(folder / name, edition.labels, class_names) for name in edition.files[split]]
     labels = [part.labels for part in parts if part.labels is not None]
     return ImageSet(

@@ -59,9 +59,7 @@ def _of_classes(folder: Path, classes: list[Path]) -> Listing:
             )
         found = image_files(class_folder)
         if not found:
-            raise InlayError(
-                f"The class folder '{class_folder}' holds no images; put images into it or remove it."
-            )
+            raise InlayError(f"The class folder '{class_folder}' holds no images; put images into it or remove it.")
         files += found
         labels += [label] * len(found)
     return Listing(tuple(files), tuple(labels), tuple(each.name for each in classes))

@@ -43,9 +43,7 @@ class ImageSet:
 
     def __post_init__(self) -> None:
         if self.images.dtype != torch.uint8 or self.images.ndim != 4:
-            raise ValueError(
-                f"images must be uint8 [N, C, H, W], not {self.images.dtype} {list(self.images.shape)}"
-            )
+            raise ValueError(f"images must be uint8 [N, C, H, W], not {self.images.dtype} {list(self.images.shape)}")
         if len(self.names) != len(self.images):
             raise ValueError(f"{len(self.images)} images but {len(self.names)} names")
         if len(set(self.class_names)) != len(self.class_names):
@@ -55,9 +53,7 @@ class ImageSet:
                 raise ValueError("class_names without labels")
             return
         if self.labels.dtype != torch.int64 or self.labels.shape != (len(self.images),):
-            raise ValueError(
-                f"labels must be int64 [{len(self)}], not {self.labels.dtype} {list(self.labels.shape)}"
-            )
+            raise ValueError(f"labels must be int64 [{len(self)}], not {self.labels.dtype} {list(self.labels.shape)}")
         if len(self) and not (self.labels.min() >= 0 and self.labels.max() < len(self.class_names)):
             raise ValueError("labels must be indices into class_names")
 
@@ -162,9 +158,7 @@ class ImageSet:
             renumbered[self.class_names.index(name)] = number
         labels = renumbered[self.labels]
         kept = (labels >= 0).nonzero().squeeze(1)
-        return ImageSet(
-            self.images[kept], tuple(self.names[index] for index in kept.tolist()), labels[kept], wanted
-        )
+        return ImageSet(self.images[kept], tuple(self.names[index] for index in kept.tolist()), labels[kept], wanted)
 
     def fingerprints(self) -> tuple[str, ...]:
         """Sixteen hexadecimal digits per image that depend on its shape and pixels alone."""

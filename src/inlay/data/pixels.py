@@ -29,12 +29,8 @@ def as_size(size: int | Size | None) -> Size | None:
     if size is None:
         return None
     sides = (size, size) if isinstance(size, int) else tuple(size)
-    if len(sides) != 2 or any(
-        isinstance(side, bool) or not isinstance(side, int) or side < 1 for side in sides
-    ):
-        raise InlayError(
-            f"The image size {size!r} is not understood; write one side such as 64, or (height, width)."
-        )
+    if len(sides) != 2 or any(isinstance(side, bool) or not isinstance(side, int) or side < 1 for side in sides):
+        raise InlayError(f"The image size {size!r} is not understood; write one side such as 64, or (height, width).")
     return sides[0], sides[1]
 
 
@@ -106,9 +102,7 @@ def conform(images: ImageSet, size: Size | None, channels: int | None) -> ImageS
     if images.size == size and images.channels == channels:
         return images
     if images.channels not in _MODES or 0 in images.size:
-        raise InlayError(
-            f"Images of shape {list(images.images.shape[1:])} cannot be converted; pass 1 or 3 channels."
-        )
+        raise InlayError(f"Images of shape {list(images.images.shape[1:])} cannot be converted; pass 1 or 3 channels.")
     result = np.empty((len(images), channels, *size), dtype=np.uint8)
     for number, pixels in enumerate(images.images.cpu().numpy()):
         picture = Image.fromarray(pixels[0] if len(pixels) == 1 else pixels.transpose(1, 2, 0).copy())

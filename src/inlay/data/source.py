@@ -120,9 +120,7 @@ def _open(source: Source, split: Split) -> ImageSet | Listing:
     if len(source) == 2 and is_array(source[0]):
         images, labels = cast(tuple[Array, Labels], source)
         return ImageSet.from_arrays(images, labels)
-    raise InlayError(
-        "This sequence cannot be read as images; pass a list of paths, or a pair (images, labels)."
-    )
+    raise InlayError("This sequence cannot be read as images; pass a list of paths, or a pair (images, labels).")
 
 
 def _open_path(path: Path, split: Split) -> ImageSet | Listing:
@@ -173,17 +171,11 @@ def _decoded(
     stored = disk.read_cache(key, len(files)) if cache else None
     # A set stored without its damaged files is of no use to those who want to hear of them.
     if stored is None or not (skip_bad or stored[1].all()):
-        stored = decode_files(
-            files, size or common_size(files), channels, skip_bad=skip_bad, on_progress=on_progress
-        )
+        stored = decode_files(files, size or common_size(files), channels, skip_bad=skip_bad, on_progress=on_progress)
         if cache:
             disk.write_cache(key, *stored)
     pixels, good = stored
-    labels = (
-        None
-        if listing.labels is None
-        else torch.tensor(listing.labels, dtype=torch.int64)[torch.from_numpy(good)]
-    )
+    labels = None if listing.labels is None else torch.tensor(listing.labels, dtype=torch.int64)[torch.from_numpy(good)]
     _check_what_is_left(listing, labels, len(pixels))
     return ImageSet(
         torch.from_numpy(pixels),

@@ -42,9 +42,7 @@ class Stages:
         _check_sets(train, test)
         sizes = (base, *novel)
         if min(sizes) < 1:
-            raise InlayError(
-                f"A stage of {min(sizes)} classes is not possible; give each stage at least one class."
-            )
+            raise InlayError(f"A stage of {min(sizes)} classes is not possible; give each stage at least one class.")
         if sum(sizes) > len(train.class_names):
             raise InlayError(
                 f"Stages of {' + '.join(map(str, sizes))} classes need {sum(sizes)} classes but there are "
@@ -146,17 +144,13 @@ class Stages:
             counts = _images_per_class(images)
             for name in self._seen(self.count):
                 if not counts.get(name):
-                    raise InlayError(
-                        f"The class '{name}' has no {kind} images; add some, or leave the class out."
-                    )
+                    raise InlayError(f"The class '{name}' has no {kind} images; add some, or leave the class out.")
 
 
 def _check_sets(train: ImageSet, test: ImageSet) -> None:
     for kind, images in (("training", train), ("test", test)):
         if images.labels is None:
-            raise InlayError(
-                f"The {kind} images have no labels; load a folder with one sub-folder per class."
-            )
+            raise InlayError(f"The {kind} images have no labels; load a folder with one sub-folder per class.")
     if (train.size, train.channels) != (test.size, test.channels):
         raise InlayError(
             f"Training images are {train.channels} x {train.size[0]} x {train.size[1]} but test images are "

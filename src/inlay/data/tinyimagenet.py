@@ -27,9 +27,7 @@ def _train(path: Path, class_names: tuple[str, ...]) -> Listing:
         folder = path / "train" / wnid / "images"
         found = image_files(folder) if folder.is_dir() else []
         if not found:
-            raise InlayError(
-                f"The class folder '{folder}' is missing or holds no images; download the data set again."
-            )
+            raise InlayError(f"The class folder '{folder}' is missing or holds no images; download the data set again.")
         files += found
         labels += [label] * len(found)
     return Listing(tuple(files), tuple(labels), class_names)

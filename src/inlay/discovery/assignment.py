@@ -57,8 +57,7 @@ def swapped_assignment(
     """
     if scores_first.shape != scores_second.shape:
         raise ValueError(
-            f"both views need scores of one shape; "
-            f"got {tuple(scores_first.shape)} and {tuple(scores_second.shape)}"
+            f"both views need scores of one shape; got {tuple(scores_first.shape)} and {tuple(scores_second.shape)}"
         )
     if temperature <= 0:
         raise ValueError(f"temperature must be above 0; got {temperature}")

@@ -11,9 +11,7 @@ __all__ = ["ContrastiveForm", "contrastive"]
 ContrastiveForm = Literal["standard", "literal"]
 
 
-def contrastive(
-    first: Tensor, second: Tensor, temperature: float = 0.5, form: ContrastiveForm = "standard"
-) -> Tensor:
+def contrastive(first: Tensor, second: Tensor, temperature: float = 0.5, form: ContrastiveForm = "standard") -> Tensor:
     """Pull the two views of each image together and push other images away (Eq. 1).
 
     Args:

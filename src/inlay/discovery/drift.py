@@ -25,9 +25,7 @@ def drift_map(before: Tensor, after: Tensor, ridge: float = 1e-2) -> tuple[Tenso
         ValueError: If the images do not pair up, there are none, or the ridge is not above 0.
     """
     if before.ndim != 2 or after.ndim != 2 or len(before) != len(after) or len(before) == 0:
-        raise ValueError(
-            f"features must be [N, D] and [N, D'], N > 0; got {tuple(before.shape)}, {tuple(after.shape)}"
-        )
+        raise ValueError(f"features must be [N, D] and [N, D'], N > 0; got {tuple(before.shape)}, {tuple(after.shape)}")
     if ridge <= 0:
         raise ValueError(f"ridge must be above 0; got {ridge}")
     precision = torch.promote_types(before.dtype, torch.float32)

@@ -38,9 +38,7 @@ def refit_linear(
         ValueError: If there are no samples, a label is out of range, or features and labels do not pair up.
     """
     if features.ndim != 2 or labels.shape != features.shape[:1] or len(labels) == 0:
-        raise ValueError(
-            f"refit needs features [N, D], labels [N]; got {tuple(features.shape)}, {tuple(labels.shape)}"
-        )
+        raise ValueError(f"refit needs features [N, D], labels [N]; got {tuple(features.shape)}, {tuple(labels.shape)}")
     if labels.min() < 0 or labels.max() >= classes:
         raise ValueError(f"labels must lie in 0..{classes - 1}; got {int(labels.min())}..{int(labels.max())}")
     counts = torch.bincount(labels, minlength=classes)

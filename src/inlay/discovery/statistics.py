@@ -213,9 +213,7 @@ def class_statistics(
 def _counts(features: Tensor, labels: Tensor, classes: int, allow_empty: bool) -> Tensor:
     """Count the members of each class, [K], after checking that statistics of them exist."""
     if features.ndim != 2 or labels.shape != features.shape[:1]:
-        raise ValueError(
-            f"expected features [N, D] and labels [N]; got {tuple(features.shape)}, {tuple(labels.shape)}"
-        )
+        raise ValueError(f"expected features [N, D] and labels [N]; got {tuple(features.shape)}, {tuple(labels.shape)}")
     if not torch.isfinite(features).all():
         raise ValueError("features must be finite")
     if len(labels) and (labels.min() < 0 or labels.max() >= classes):

@@ -77,6 +77,7 @@ class Loop:
         device: Where batches are drawn.
         keeping: Checkpoints.
         progress: Receiver of news.
+        settings_name: Where the settings stand among all settings, for advice.
     """
 
     name: str
@@ -87,6 +88,7 @@ class Loop:
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     keeping: Keeping = field(default_factory=Keeping)
     progress: Progress = field(default_factory=QuietProgress)
+    settings_name: str = "training"
 
     def __post_init__(self) -> None:
         trained = [p for module in self.modules.values() for p in module.parameters() if p.requires_grad]
@@ -233,6 +235,6 @@ class Loop:
         state = "the last good state is kept" if kept else "the state before this stage is unchanged"
         return TrainingDivergedError(
             f"{self.name} stopped at step {self.step} of {self.total} because {what} is not finite; {state}; try a "
-            f"lower learning rate, such as --set training.learning_rate={self.settings.learning_rate / 10:g} "
-            f"--restart."
+            f"lower learning rate, such as "
+            f"--set {self.settings_name}.learning_rate={self.settings.learning_rate / 10:g} --restart."
         )

@@ -54,9 +54,7 @@ def kmeans_baseline(
 
 
 def _matrix(features: Values, name: str) -> NDArray[np.float64]:
-    array = np.asarray(
-        features.detach().cpu() if isinstance(features, Tensor) else features, dtype=np.float64
-    )
+    array = np.asarray(features.detach().cpu() if isinstance(features, Tensor) else features, dtype=np.float64)
     if array.ndim != 2:
         raise ValueError(f"{name} must be a matrix [images, dimensions], got shape {array.shape}")
     return array

@@ -93,9 +93,7 @@ class Matching:
         unknown = set(truth) - column.keys()
         if unknown:
             raise ValueError(f"true classes {sorted(unknown)} are not among the classes of stage {stage}")
-        cluster_of = match_clusters(
-            clusters, [column[name] for name in truth], cluster_count, len(class_names)
-        )
+        cluster_of = match_clusters(clusters, [column[name] for name in truth], cluster_count, len(class_names))
         truth_of: list[str | None] = [None] * cluster_count
         for name, cluster in zip(class_names, cluster_of, strict=True):
             if cluster >= 0:
@@ -155,6 +153,4 @@ def map_truth(truth: Sequence[str], base_names: Sequence[str], matchings: Sequen
 
 
 def _damaged(reason: str) -> InlayError:
-    return InlayError(
-        f"The matching was damaged or edited by hand ({reason}); put back the file that inlay wrote."
-    )
+    return InlayError(f"The matching was damaged or edited by hand ({reason}); put back the file that inlay wrote.")

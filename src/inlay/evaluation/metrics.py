@@ -253,6 +253,4 @@ def _is_score(value: object) -> bool:
 
 
 def _damaged(reason: str) -> InlayError:
-    return InlayError(
-        f"The scores were damaged or edited by hand ({reason}); put back the file that inlay wrote."
-    )
+    return InlayError(f"The scores were damaged or edited by hand ({reason}); put back the file that inlay wrote.")

@@ -167,9 +167,7 @@ def _check_class_names(class_names: Sequence[str], later_names: Sequence[Sequenc
     later = {name for stage_names in later_names for name in stage_names}
     both = sorted(later.intersection(class_names))
     if both:
-        raise InlayError(
-            f"class_names must name base classes only, but {both[0]!r} belongs to a later stage."
-        )
+        raise InlayError(f"class_names must name base classes only, but {both[0]!r} belongs to a later stage.")
 
 
 def _check_row(row: PredictionRow, base_names: Sequence[str], starts: Sequence[int], path: Path) -> None:
@@ -247,9 +245,7 @@ def _head_column(
         return None
     for row, value in needed:
         if value is None:
-            raise _wrong(
-                path, row.line, f"{column} must be given here too, as other rows of its kind have it"
-            )
+            raise _wrong(path, row.line, f"{column} must be given here too, as other rows of its kind have it")
     return [-1 if value is None else value for _, value in cells]
 
 

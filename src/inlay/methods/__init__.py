@@ -1,6 +1,6 @@
 """Discovery methods: compositions of loss terms, run by one algorithm."""
 
-from inlay.methods.catalogue import METHODS, method
+from inlay.methods.catalogue import METHODS, check_settings, method
 from inlay.methods.method import Method
 from inlay.methods.stage import adaptive_discovering_and_merging
 from inlay.methods.supervised import BaseTask, train_base
@@ -13,6 +13,7 @@ __all__ = [
     "StageOutcome",
     "StageTask",
     "adaptive_discovering_and_merging",
+    "check_settings",
     "method",
     "train_base",
 ]

@@ -5,12 +5,12 @@ import copy
 from torch import Tensor, nn
 
 from inlay import branches
-from inlay.branches import MergeReport
+from inlay.branches import Gate, MergeReport
 from inlay.engine.randomness import generator
 from inlay.errors import InlayError
 from inlay.settings import BranchSettings
 
-__all__ = ["close_trunk", "open_trunk"]
+__all__ = ["close_trunk", "open_trunk", "trunk_gate"]
 
 
 def open_trunk(network: nn.Module, settings: BranchSettings, seed: int) -> nn.Module:
@@ -29,16 +29,27 @@ def open_trunk(network: nn.Module, settings: BranchSettings, seed: int) -> nn.Mo
             "AFF branches depend on the image and cannot be merged, so no stage can follow one with branch.gate=aff; "
             "repeat the run with branch.gate=amm to discover in several stages."
         )
-    if settings.gate in ("full", "frozen"):
+    gate = trunk_gate(settings)
+    if gate is None:
         return copy.deepcopy(network).requires_grad_(settings.gate == "full")
+    randomness = generator(seed, "branches")
+    return branches.attach(network, gate, include=settings.include or None, generator=randomness)
+
+
+def trunk_gate(settings: BranchSettings) -> Gate | None:
+    """Return the gate of the branches, or None where there are none.
+
+    Raises:
+        InlayError: If there is no gate of that name.
+    """
+    if settings.gate in ("full", "frozen"):
+        return None
     options: dict[str, object] = {}
     if settings.gate == "amm":
         options["absolute"] = settings.absolute_gamma
     if settings.gate == "constant":
         options["value"] = settings.constant
-    gate = branches.gate(settings.gate, **options)
-    randomness = generator(seed, "branches")
-    return branches.attach(network, gate, include=settings.include or None, generator=randomness)
+    return branches.gate(settings.gate, **options)
 
 
 def close_trunk(trunk: nn.Module, probe: Tensor) -> tuple[nn.Module, MergeReport | None]:

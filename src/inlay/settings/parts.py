@@ -216,16 +216,21 @@ class ClassifierSettings:
         heads: "two": a novel head beside the joint head; "one": the novel outputs of the joint head play its
             part.
         refit: Fit the joint head anew after the merge, on replayed old and assigned new features.
-        refit_per_class: Replayed samples of each old class for the refit.
+        refit_new: New classes in the refit: "samples" from their statistics, like the old classes, so that the
+            head cannot tell them by being real; "features": the features themselves.
+        refit_per_class: Samples of each class for the refit.
         refit_decay: Weight decay of the refit.
         drift: Move the statistics of old classes by a ridge map fitted on the unlabelled images.
+        drift_residual: Add what the map leaves unexplained to the spread of the moved classes.
         ridge: Strength of that ridge, relative to the mean variance.
     """
 
     detach: bool = False
     heads: Literal["two", "one"] = "two"
     refit: bool = True
+    refit_new: Literal["samples", "features"] = "samples"
     refit_per_class: int = field(default=500, metadata=_POSITIVE)
     refit_decay: float = 1e-4
     drift: bool = True
+    drift_residual: bool = True
     ridge: float = 1e-2
