@@ -7,7 +7,6 @@ import argparse
 import json
 import os
 import subprocess
-import sys
 import time
 from datetime import UTC, datetime
 from pathlib import Path
@@ -48,7 +47,7 @@ def main() -> None:
         "stored_bytes_per_class": learner.knowledge.statistics.bytes_per_class(),
         "hardware": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
         "torch": torch.__version__,
-        "command": "python " + " ".join(sys.argv),
+        "command": _command(options),
         "commit": _commit(),
         "date": datetime.now(UTC).date().isoformat(),
     }
@@ -56,6 +55,11 @@ def main() -> None:
     file = options.out / f"cifar10-{options.preset}{options.name}-seed{options.seed}.json"
     file.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     print(json.dumps(result))
+
+
+def _command(options: argparse.Namespace) -> str:
+    changes = "".join(f" --set {change}" for change in options.changes)
+    return f"python benchmarks/cifar10.py --data CIFAR10 --preset {options.preset} --seed {options.seed}{changes}"
 
 
 def _commit() -> str:

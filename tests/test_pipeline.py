@@ -27,9 +27,15 @@ class OpenWorkshop(Workshop):
     modules: list[Mapping[str, nn.Module]] = field(default_factory=list)
 
     def loop_maker(
-        self, name: str, settings: TrainingSettings, images: int, seed: int, fingerprint: str
+        self,
+        name: str,
+        settings: TrainingSettings,
+        images: int,
+        seed: int,
+        fingerprint: str,
+        settings_name: str = "training",
     ) -> Callable[[Mapping[str, nn.Module]], Loop]:
-        make = super().loop_maker(name, settings, images, seed, fingerprint)
+        make = super().loop_maker(name, settings, images, seed, fingerprint, settings_name)
 
         def remember(modules: Mapping[str, nn.Module]) -> Loop:
             self.modules.append(modules)

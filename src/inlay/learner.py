@@ -26,6 +26,8 @@ from inlay.settings import preset as settings_of
 
 __all__ = ["Learner"]
 
+_SMALLEST_SIDE = 8
+
 
 class Learner:
     """Learns labelled base classes once, then finds and learns new classes in unlabelled images.
@@ -73,7 +75,10 @@ class Learner:
         self._backbone = backbone
         self._size = size
         self._checkpoint_seconds = checkpoint_seconds
-        self._run = None if run is None else RunFolder.create(Path(run))
+        self._run: RunFolder | None = None
+        self._target = None if run is None else Path(run)
+        if self._target is not None:
+            RunFolder(self._target).refuse_occupied()
         self._knowledge: Knowledge | None = None
         self._records: list[StageRecord] = []
         self._unsaved: list[Knowledge] = []
@@ -118,18 +123,9 @@ class Learner:
             raise InlayError("This learner has its base classes already; add classes with discover.")
         images = load(base, size=self._size, skip_bad=skip_bad)
         self._note_skipped(images)
-        if images.labels is None:
-            raise InlayError("fit needs labels; give a folder with one sub-folder per class.")
-        if len(images.class_names) < 2:
-            raise InlayError("fit needs images of at least two classes; give a folder with one sub-folder per class.")
-        sizes = torch.bincount(images.labels, minlength=len(images.class_names)).tolist()
-        if 0 in sizes:
-            empty = images.class_names[sizes.index(0)]
-            raise InlayError(
-                f"fit needs images of each class, but there are none of {empty!r}; add some or leave it out."
-            )
-        if max(sizes) < 2:
-            raise InlayError("fit needs more than one image of a class; give more images.")
+        _check_base(images)
+        if self._target is not None:
+            self._run = RunFolder.create(self._target)
         with self._locked():
             return self._accept(learn_base(images, self._backbone, self.settings, self.seed, self._workshop()))
 
@@ -169,8 +165,11 @@ class Learner:
 
     def drop_progress(self) -> None:
         """Drop the checkpoint of a stage that was stopped, so that it begins anew."""
-        if self._run is not None:
-            self._run.clear_progress()
+        run = self._run
+        if run is None and self._target is not None and RunFolder.exists(self._target):
+            run = RunFolder.open(self._target)
+        if run is not None:
+            run.clear_progress()
 
     # Using
 
@@ -336,6 +335,8 @@ class Learner:
 
     def _stage_truths(self, labelled: ImageSet | None) -> dict[int, StageTruth]:
         """Return what the clusters of each stage stand for, as far as it is known."""
+        if labelled is not None and all(record.index in self._truths for record in self._records[1:]):
+            self.progress.note("The discovered classes were matched before, and that matching stands.")
         for record in self._records[1:]:
             if labelled is not None and record.index not in self._truths:
                 cluster_of = dict(zip(record.fingerprints, record.clusters, strict=True))
@@ -345,6 +346,25 @@ class Learner:
                 if self._run is not None:
                     self._run.write_extra("matching", [truth.to_json() for truth in self._truths.values()])
         return {record.index: self._truths[record.index] for record in self._records if record.index in self._truths}
+
+
+def _check_base(images: ImageSet) -> None:
+    """Refuse images that no classifier can be trained on."""
+    if images.labels is None:
+        raise InlayError("fit needs labels; give a folder with one sub-folder per class.")
+    if len(images.class_names) < 2:
+        raise InlayError("fit needs images of at least two classes; give a folder with one sub-folder per class.")
+    sizes = torch.bincount(images.labels, minlength=len(images.class_names)).tolist()
+    if 0 in sizes:
+        empty = images.class_names[sizes.index(0)]
+        raise InlayError(f"fit needs images of each class, but there are none of {empty!r}; add some or leave it out.")
+    if max(sizes) < 2:
+        raise InlayError("fit needs more than one image of a class; give more images.")
+    if min(images.size) < _SMALLEST_SIDE:
+        raise InlayError(
+            f"fit needs images of at least {_SMALLEST_SIDE} pixels a side, not {min(images.size)}; pass a larger "
+            f"--size."
+        )
 
 
 def _settings(preset: str, settings: Mapping[str, Any] | Settings | None) -> Settings:

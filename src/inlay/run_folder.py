@@ -72,7 +72,7 @@ class RunFolder:
             InlayError: If something else is there, or the folder cannot be written.
         """
         run = cls(path)
-        run._refuse_occupied()
+        run.refuse_occupied()
         with writing(path):
             path.mkdir(parents=True, exist_ok=True)
             # A parent that may be passed through but not listed cannot be forced to the disk.
@@ -80,7 +80,7 @@ class RunFolder:
                 checkpoint.sync_folder(path.parent)
         with run.lock():
             # Another process may have finished a stage here since the first look.
-            run._refuse_occupied()
+            run.refuse_occupied()
             if not cls.exists(path):
                 run._write_manifest({"stages": [], "extras": {}})
         return run
@@ -280,7 +280,12 @@ class RunFolder:
             finally:
                 self._locked = False
 
-    def _refuse_occupied(self) -> None:
+    def refuse_occupied(self) -> None:
+        """Make sure that a run could begin in the folder.
+
+        Raises:
+            InlayError: If a finished stage or something else is there.
+        """
         if os.path.isfile(self.path):
             raise InlayError(f"{self.path} is a file; choose another --out.")
         if self.exists(self.path):

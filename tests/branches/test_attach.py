@@ -44,10 +44,7 @@ def _train(hybrid: nn.Module, steps: int = 3) -> None:
 
 
 def _hashes(model: nn.Module) -> dict[str, str]:
-    return {
-        name: hashlib.sha256(tensor.numpy().tobytes()).hexdigest()
-        for name, tensor in model.state_dict().items()
-    }
+    return {name: hashlib.sha256(tensor.numpy().tobytes()).hexdigest() for name, tensor in model.state_dict().items()}
 
 
 def _in_branch(name: str) -> bool:

@@ -27,17 +27,13 @@ def _images(size: int = 8, dtype: torch.dtype = torch.float32) -> Tensor:
     return torch.randn(2, 3, size, size, generator=torch.Generator().manual_seed(9)).to(dtype)
 
 
-@pytest.mark.parametrize(
-    ("name", "units"), [("resnet8", 7), ("resnet32", 31), ("resnet18", 17), ("resnet18-1x1", 20)]
-)
+@pytest.mark.parametrize(("name", "units"), [("resnet8", 7), ("resnet32", 31), ("resnet18", 17), ("resnet18-1x1", 20)])
 def test_folding_keeps_the_function(name: str, units: int) -> None:
     network = _lively(build(name, generator=torch.Generator().manual_seed(0)).double())
     images = _images(dtype=torch.float64)
     folded = fold(network, images)
     expected = network.eval()(images)
-    assert torch.allclose(
-        folded(images), expected, rtol=0, atol=1e-12 * max(1.0, expected.abs().max().item())
-    )
+    assert torch.allclose(folded(images), expected, rtol=0, atol=1e-12 * max(1.0, expected.abs().max().item()))
     assert sum(isinstance(module, FoldedConv) for module in folded.modules()) == units
     assert not any(isinstance(module, nn.BatchNorm2d) for module in folded.modules())
     assert not any(parameter.requires_grad for parameter in folded.parameters())

@@ -148,9 +148,7 @@ def test_channels_last_is_kept() -> None:
 def test_aff_refuses_to_merge_and_nothing_changes() -> None:
     hybrid = _trained_hybrid("aff")
     state = copy.deepcopy(hybrid.state_dict())
-    with pytest.raises(
-        InlayError, match="AFF gates depend on the image and cannot be merged; keep the hybrid"
-    ):
+    with pytest.raises(InlayError, match="AFF gates depend on the image and cannot be merged; keep the hybrid"):
         merge(hybrid, _images())
     assert is_hybrid(hybrid)
     assert all(torch.equal(value, hybrid.state_dict()[name]) for name, value in state.items())

@@ -79,9 +79,7 @@ def _two_norms(m: _Net, x: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("run", [_raw_sum, _raw_concatenation, _raw_second_module, _raw_return, _two_norms])
 def test_other_uses_of_a_convolutions_output_are_refused(run: Callable[[_Net, Tensor], Tensor]) -> None:
-    with pytest.raises(
-        InlayError, match=r"output of 'conv_a' is used by more than its batch norm 'norm_[ab]'"
-    ):
+    with pytest.raises(InlayError, match=r"output of 'conv_a' is used by more than its batch norm 'norm_[ab]'"):
         find_pairs(_Net(run), EXAMPLE)
 
 

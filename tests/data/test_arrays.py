@@ -76,9 +76,7 @@ def test_other_shapes_are_refused() -> None:
         ([], ["a"], [], ("a",)),
     ],
 )
-def test_labels(
-    labels: Labels, class_names: list[str] | None, expected: list[int], names: tuple[str, ...]
-) -> None:
+def test_labels(labels: Labels, class_names: list[str] | None, expected: list[int], names: tuple[str, ...]) -> None:
     indices, known = as_labels(labels, class_names, "x")
     assert indices.dtype == torch.int64
     assert indices.tolist() == expected

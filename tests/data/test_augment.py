@@ -78,9 +78,7 @@ def slow_sampling(image: Tensor, affine: Tensor, fill: str) -> Tensor:
                 for dy in (0, 1):
                     for dx in (0, 1):
                         weight = (1 - abs(x - left - dx)) * (1 - abs(y - top - dy))
-                        result[channel, row, column] += weight * pixel(
-                            image, channel, top + dy, left + dx, fill
-                        )
+                        result[channel, row, column] += weight * pixel(image, channel, top + dy, left + dx, fill)
     return result
 
 
@@ -171,9 +169,7 @@ def test_ranges_of_scale_shear_and_translation() -> None:
     assert torch.corrcoef(stretch.T)[0, 1].abs() < 0.2
     shear = measured(Augmentation(shear=0.4), 300, 12, 10)
     assert -0.4 <= shear[:, 0, 1].min() < -0.37 and 0.37 < shear[:, 0, 1].max() <= 0.4 + 1e-6
-    torch.testing.assert_close(
-        shear[:, 1, :2], torch.tensor([0.0, 1]).double().expand(300, 2), atol=1e-6, rtol=0
-    )
+    torch.testing.assert_close(shear[:, 1, :2], torch.tensor([0.0, 1]).double().expand(300, 2), atol=1e-6, rtol=0)
     moves = measured(Augmentation(translate=0.2), 300, 12, 10)[:, :, 2] / torch.tensor([10.0, 12.0])
     assert -0.2 - 1e-6 <= moves.min() < -0.19 and 0.19 < moves.max() <= 0.2 + 1e-6
 

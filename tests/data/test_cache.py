@@ -42,9 +42,7 @@ def test_any_damaged_byte_or_cut_is_noticed(cache_of_its_own: Path) -> None:
         assert stored is None or np.array_equal(stored[0], PIXELS)
 
 
-def test_a_folder_that_cannot_be_written_is_passed_over(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_that_cannot_be_written_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("in the way")
     monkeypatch.setenv("INLAY_CACHE", str(tmp_path / "file" / "cache"))
     write_cache("k", PIXELS, GOOD)

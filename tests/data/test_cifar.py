@@ -52,9 +52,7 @@ def test_cifar10(tmp_path: Path, keys: type, inside: str) -> None:
     assert (train.names[0], train.names[7]) == ("data_batch_1#0", "data_batch_2#3")
     pixels = np.concatenate([data(number) for number in range(1, 6)])
     for number, channel, row, column in ((0, 0, 0, 0), (6, 1, 2, 3), (19, 2, 31, 30)):
-        assert (
-            train.images[number, channel, row, column] == pixels[number, channel * 1024 + row * 32 + column]
-        )
+        assert train.images[number, channel, row, column] == pixels[number, channel * 1024 + row * 32 + column]
     test = load(tmp_path, split="test")
     assert len(test) == 2 and test.labels is not None and test.labels.tolist() == [2, 0]
     assert splits(tmp_path) == ("train", "test")
@@ -137,9 +135,7 @@ def test_unsound_files(tmp_path: Path, content: object, sentence: str) -> None:
 def test_damaged_and_missing_files(tmp_path: Path) -> None:
     write_cifar10(tmp_path)
     (tmp_path / "data_batch_3").write_bytes((tmp_path / "data_batch_3").read_bytes()[:500])
-    with pytest.raises(
-        InlayError, match=r"data_batch_3' is not a sound CIFAR file .*download the data set again"
-    ):
+    with pytest.raises(InlayError, match=r"data_batch_3' is not a sound CIFAR file .*download the data set again"):
         load(tmp_path)
     (tmp_path / "data_batch_3").unlink()
     with pytest.raises(InlayError, match="data_batch_3' is not a sound CIFAR file"):

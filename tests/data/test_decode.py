@@ -96,9 +96,7 @@ def test_scaling_and_cropping(tmp_path: Path) -> None:
     assert small.shape == (3, 10, 10) and bool((small[..., 1:-1] == 255).all())
 
 
-def write_many(
-    folder: Path, count: int
-) -> tuple[list[Path], np.ndarray[tuple[int, ...], np.dtype[np.uint8]]]:
+def write_many(folder: Path, count: int) -> tuple[list[Path], np.ndarray[tuple[int, ...], np.dtype[np.uint8]]]:
     pixels = noise(2, count, 4, 4, 3)
     files = [folder / f"{number}.png" for number in range(count)]
     for file, image in zip(files, pixels, strict=True):
@@ -148,9 +146,7 @@ def test_damage_never_escapes_as_another_error(tmp_path: Path, suffix: str) -> N
 
 
 def test_sentences_of_single_images(tmp_path: Path) -> None:
-    with pytest.raises(
-        InlayError, match=r"gone\.png' cannot be read as an image \(no such file or directory\)"
-    ):
+    with pytest.raises(InlayError, match=r"gone\.png' cannot be read as an image \(no such file or directory\)"):
         decode_image(tmp_path / "gone.png")
     with pytest.raises(InlayError, match=r"the open file' cannot be read as an image .no known image format"):
         decode_image(io.BytesIO(b"nothing"))
@@ -161,9 +157,7 @@ def test_sentences_of_single_images(tmp_path: Path) -> None:
 
 # Pillow warns above its limit and raises above twice the limit; both count as bad.
 @pytest.mark.parametrize("limit", [60, 20])
-def test_decompression_bombs_are_bad_images(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: int
-) -> None:
+def test_decompression_bombs_are_bad_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: int) -> None:
     Image.new("RGB", (8, 8)).save(tmp_path / "bomb.png")
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", limit)
     with pytest.raises(InlayError, match="more pixels than is safe"):

@@ -74,9 +74,7 @@ def test_a_missing_split_is_named(tmp_path: Path) -> None:
 def test_split_folders_without_classes(tmp_path: Path) -> None:
     draw(tmp_path / "train" / "a.png")
     draw(tmp_path / "test" / "a.png")
-    with pytest.raises(
-        InlayError, match=r"The test and train folders of .* hold no class folders; name one of them"
-    ):
+    with pytest.raises(InlayError, match=r"The test and train folders of .* hold no class folders; name one of them"):
         load(tmp_path)
     assert load(tmp_path / "test").labels is None
 
@@ -84,17 +82,13 @@ def test_split_folders_without_classes(tmp_path: Path) -> None:
 def test_empty_class_folder(tmp_path: Path) -> None:
     draw(tmp_path / "dog" / "a.png")
     (tmp_path / "cat").mkdir()
-    with pytest.raises(
-        InlayError, match=r"class folder '.*cat' holds no images; put images into it or remove it"
-    ):
+    with pytest.raises(InlayError, match=r"class folder '.*cat' holds no images; put images into it or remove it"):
         load(tmp_path)
 
 
 def test_folder_without_images(tmp_path: Path) -> None:
     (tmp_path / "picture.heic").write_bytes(b"?")
-    with pytest.raises(
-        InlayError, match=r"holds no images; name a folder of files that end in one of .*jpeg.*png"
-    ):
+    with pytest.raises(InlayError, match=r"holds no images; name a folder of files that end in one of .*jpeg.*png"):
         load(tmp_path)
 
 

@@ -13,9 +13,7 @@ def test_list(tmp_path: Path) -> None:
     elsewhere.mkdir()
     Image.new("L", (8, 8), 1).save(tmp_path / "inner folder" / "a #1.png")
     Image.new("L", (8, 8), 2).save(elsewhere / "b.png")
-    (tmp_path / "list.txt").write_bytes(
-        f"\ufeff{elsewhere / 'b.png'}\r\n\r\ninner folder/a #1.png\n".encode()
-    )
+    (tmp_path / "list.txt").write_bytes(f"\ufeff{elsewhere / 'b.png'}\r\n\r\ninner folder/a #1.png\n".encode())
     images = load(tmp_path / "list.txt")
     assert images.labels is None
     assert images.images[:, 0, 0, 0].tolist() == [2, 1]

@@ -71,9 +71,7 @@ def test_conform() -> None:
 
 
 def test_conform_keeps_channels_apart() -> None:
-    images = torch.randint(
-        0, 256, (2, 3, 5, 9), dtype=torch.uint8, generator=torch.Generator().manual_seed(0)
-    )
+    images = torch.randint(0, 256, (2, 3, 5, 9), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     cropped = conform(ImageSet(images, ("a", "b")), (5, 5), None)
     assert torch.equal(cropped.images, images[..., 2:7])
 

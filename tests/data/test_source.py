@@ -47,10 +47,7 @@ def test_single_file_and_list_of_paths(folder: Path) -> None:
     two = load([folder / "bee" / "0.png", str(folder / "ant" / "1.png")])
     assert two.images[:, 0, 0, 0].tolist() == [20, 11]
     # A pair of paths is a list, not images and labels.
-    assert (
-        load((str(folder / "bee" / "0.png"), str(folder / "ant" / "1.png"))).fingerprint()
-        == two.fingerprint()
-    )
+    assert load((str(folder / "bee" / "0.png"), str(folder / "ant" / "1.png"))).fingerprint() == two.fingerprint()
 
 
 def test_size_and_channels_of_files(folder: Path) -> None:
@@ -98,9 +95,7 @@ def test_a_changed_file_is_decoded_anew(folder: Path) -> None:
     assert load(folder).images[0, :, 0, 0].tolist() == [99, 99, 99]
 
 
-def test_an_unwritable_cache_is_no_error(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unwritable_cache_is_no_error(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("INLAY_CACHE", str(tmp_path / "file" / "cache"))
     assert len(load(folder)) == 4

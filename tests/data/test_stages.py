@@ -12,9 +12,7 @@ NAMES = ("ant", "bee", "cat", "dog", "eel", "fox")
 
 def image_set(labels: list[int], class_names: tuple[str, ...] = NAMES) -> ImageSet:
     """Each image shows its position in the set, so that it can be followed."""
-    images = (
-        torch.arange(len(labels), dtype=torch.uint8)[:, None, None, None].expand(-1, 3, 4, 4).contiguous()
-    )
+    images = torch.arange(len(labels), dtype=torch.uint8)[:, None, None, None].expand(-1, 3, 4, 4).contiguous()
     return ImageSet(images, tuple(f"#{n}" for n in range(len(labels))), torch.tensor(labels), class_names)
 
 

@@ -16,15 +16,11 @@ def root(tmp_path: Path) -> Path:
         folder.mkdir(parents=True)
         (folder.parent / f"{wnid}_boxes.txt").write_text("")
         for copy in range(2):
-            Image.new("RGB", (64, 64), (10 * number + copy,) * 3).save(
-                folder / f"{wnid}_{copy}.JPEG", quality=100
-            )
+            Image.new("RGB", (64, 64), (10 * number + copy,) * 3).save(folder / f"{wnid}_{copy}.JPEG", quality=100)
     (tmp_path / "val" / "images").mkdir(parents=True)
     lines = []
     for number, wnid in enumerate(("n02", "n01", "n02")):
-        Image.new("L", (64, 64), 100 + number).save(
-            tmp_path / "val" / "images" / f"val_{number}.JPEG", quality=100
-        )
+        Image.new("L", (64, 64), 100 + number).save(tmp_path / "val" / "images" / f"val_{number}.JPEG", quality=100)
         lines.append(f"val_{number}.JPEG\t{wnid}\t0\t32\t44\t62\n")
     (tmp_path / "val" / "val_annotations.txt").write_text("".join(lines))
     (tmp_path / "test" / "images").mkdir(parents=True)

@@ -69,8 +69,7 @@ def test_swapped_assignment_equals_the_loop_reference() -> None:
         for row, weights in zip(scores.tolist(), target, strict=True):
             normaliser = sum(math.exp(value / 0.2) for value in row)
             total -= sum(
-                q * math.log(math.exp(value / 0.2) / normaliser)
-                for q, value in zip(weights, row, strict=True)
+                q * math.log(math.exp(value / 0.2) / normaliser) for q, value in zip(weights, row, strict=True)
             )
     expected = total / 2 / len(first)
     assert swapped_assignment(first, second, temperature=0.2).item() == pytest.approx(expected)

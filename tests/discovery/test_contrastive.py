@@ -28,9 +28,7 @@ def test_standard_form_equals_nt_xent_written_with_loops() -> None:
     for anchor in range(2 * images):
         partner = anchor + images if anchor < images else anchor - images
         denominator = sum(
-            math.exp(_dot(views[anchor], views[other]) / 0.3)
-            for other in range(2 * images)
-            if other != anchor
+            math.exp(_dot(views[anchor], views[other]) / 0.3) for other in range(2 * images) if other != anchor
         )
         losses.append(-math.log(math.exp(_dot(views[anchor], views[partner]) / 0.3) / denominator))
     assert contrastive(first, second, temperature=0.3).item() == pytest.approx(sum(losses) / len(losses))

@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from inlay.discovery.drift import drift_map
+from inlay.discovery.drift import drift_map, drift_residual
 
 
 def _normal(rows: int, columns: int, seed: int) -> Tensor:
@@ -57,3 +57,19 @@ def test_bad_input_is_refused() -> None:
         drift_map(torch.ones(3, 2), torch.ones(3, 2), ridge=0.0)
     with pytest.raises(ValueError, match="N > 0"):
         drift_map(torch.ones(3, 2), torch.ones(4, 2))
+
+
+def test_residual_is_the_covariance_of_what_the_map_misses() -> None:
+    before, after = _normal(20, 4, 40), _normal(20, 3, 41)
+    matrix, offset = _normal(3, 4, 42), _normal(1, 3, 43)[0]
+    expected = torch.zeros(3, 3, dtype=torch.float64)
+    for x, y in zip(before, after, strict=True):
+        missed = y - (matrix @ x + offset)
+        expected += torch.outer(missed, missed) / len(before)
+    torch.testing.assert_close(drift_residual(before, after, matrix, offset), expected)
+
+
+def test_residual_of_an_exact_map_is_zero() -> None:
+    before, matrix, offset = _normal(20, 4, 44), _normal(4, 4, 45), _normal(1, 4, 46)[0]
+    residual = drift_residual(before, before @ matrix.T + offset, matrix, offset)
+    torch.testing.assert_close(residual, torch.zeros_like(residual), atol=1e-20, rtol=0)

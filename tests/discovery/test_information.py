@@ -76,9 +76,7 @@ def test_half_precision_is_raised() -> None:
     assert mutual_information_loss(views, views).dtype == torch.float32
 
 
-@pytest.mark.parametrize(
-    ("first", "second"), [((4, 3), (3, 3)), ((4, 3), (4, 2)), ((4,), (4,)), ((0, 3), (0, 3))]
-)
+@pytest.mark.parametrize(("first", "second"), [((4, 3), (3, 3)), ((4, 3), (4, 2)), ((4,), (4,)), ((0, 3), (0, 3))])
 def test_rejects_other_shapes(first: tuple[int, ...], second: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match=r"both views must be \[B, K\]"):
         mutual_information_loss(torch.ones(first), torch.ones(second))

@@ -83,8 +83,7 @@ def test_share_of_none_and_of_all() -> None:
 def test_partners_follow_the_generator() -> None:
     neighbours = nearest_neighbours(torch.randn(30, 3, generator=torch.Generator().manual_seed(0)), 5)
     first, again, other = (
-        draw_partners(torch.arange(30), neighbours, 0.5, torch.Generator().manual_seed(seed))
-        for seed in (1, 1, 2)
+        draw_partners(torch.arange(30), neighbours, 0.5, torch.Generator().manual_seed(seed)) for seed in (1, 1, 2)
     )
     assert torch.equal(first, again)
     assert not torch.equal(first, other)

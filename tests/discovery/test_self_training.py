@@ -24,9 +24,7 @@ def _reference(joint: Tensor, novel: Tensor) -> float:
 def test_equals_the_loop_reference_with_and_without_the_divisor() -> None:
     joint, novel = _logits()
     assert self_training(joint, novel).item() == pytest.approx(_reference(joint, novel))
-    assert self_training(joint, novel, divide_by_classes=True).item() == pytest.approx(
-        _reference(joint, novel) / 5
-    )
+    assert self_training(joint, novel, divide_by_classes=True).item() == pytest.approx(_reference(joint, novel) / 5)
 
 
 def test_pseudo_labels_start_after_the_old_classes() -> None:

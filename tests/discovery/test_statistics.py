@@ -172,9 +172,7 @@ def test_mapping_variances_keeps_the_diagonal(kind: StatisticsKind) -> None:
     assert mapped.kind == kind
     for index in range(3):
         exact = matrix.double() @ statistics.covariance(index) @ matrix.double().T
-        torch.testing.assert_close(
-            mapped.covariance(index), torch.diag(exact.diagonal()), rtol=1e-5, atol=1e-6
-        )
+        torch.testing.assert_close(mapped.covariance(index), torch.diag(exact.diagonal()), rtol=1e-5, atol=1e-6)
 
 
 def test_mapping_to_nothing_stays_finite() -> None:
@@ -244,3 +242,17 @@ def test_bad_input_is_refused() -> None:
         class_statistics(features, labels[:4], 3)
     with pytest.raises(ValueError, match="kind"):
         class_statistics(features, labels, 3, "other")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", ["full", "diagonal", "shared"])
+def test_mapping_adds_the_residual_to_the_spread(kind: StatisticsKind) -> None:
+    statistics = class_statistics(*_data(), 3, kind)
+    root = torch.tensor([[0.5, 0.1, 0.0, 0.0], [0.0, 0.7, 0.2, 0.0], [0.0, 0.0, 0.9, 0.3], [0.1, 0.0, 0.0, 0.4]])
+    noise = root @ root.T
+    matrix, offset = 2 * torch.eye(4), torch.ones(4)
+    plain, noisy = statistics.mapped(matrix, offset), statistics.mapped(matrix, offset, noise)
+    assert torch.equal(plain.mean, noisy.mean) and noisy.kind == kind
+    added = noise.double() if kind == "full" else torch.diag(noise.double().diagonal())
+    for index in range(3):
+        # Correlations are kept in half precision.
+        torch.testing.assert_close(noisy.covariance(index), plain.covariance(index) + added, rtol=5e-3, atol=5e-3)

@@ -68,9 +68,7 @@ def test_loss_takes_positives_and_negatives_from_the_other_logits() -> None:
     anchor, other, features = _random(7, 3, 10), _random(7, 3, 11), _random(7, 5, 12)
     positive, negative = _mined(features)
     probabilities = other.softmax(dim=1)
-    expected = _hinge(
-        anchor.softmax(dim=1), probabilities[positive], probabilities[negative], margin=0.1, classes=9
-    )
+    expected = _hinge(anchor.softmax(dim=1), probabilities[positive], probabilities[negative], margin=0.1, classes=9)
     assert triplet_loss(anchor, other, features, margin=0.1, classes=9).item() == pytest.approx(expected)
 
 

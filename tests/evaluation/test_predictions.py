@@ -201,7 +201,5 @@ def test_files_that_are_missing_or_not_text_are_refused(tmp_path: Path) -> None:
 def test_cluster_counts_must_fit_the_stages(tmp_path: Path) -> None:
     path = written(tmp_path, f"{HEADER}\ntest,0,cat,0\ntest,1,ant,1\n")
     for counts in ([], [1, 1], [0]):
-        with pytest.raises(
-            InlayError, match="cluster_counts must be 1 numbers from 1, one for each later stage"
-        ):
+        with pytest.raises(InlayError, match="cluster_counts must be 1 numbers from 1, one for each later stage"):
             score_file(path, cluster_counts=counts)

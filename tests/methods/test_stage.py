@@ -16,7 +16,7 @@ from inlay import branches
 from inlay.data.augment import Normalisation
 from inlay.discovery.drift import drift_map
 from inlay.discovery.refit import refit_linear
-from inlay.discovery.statistics import ClassStatistics
+from inlay.discovery.statistics import ClassStatistics, class_statistics
 from inlay.engine.loop import Batch, Loop
 from inlay.engine.randomness import generator
 from inlay.heads import grow
@@ -316,19 +316,34 @@ def test_images_go_to_the_class_that_the_novel_head_prefers_on_merged_features()
         assert outcome.statistics.counts[OLD_CLASSES + label].item() == len(members)
 
 
-def test_drift_moves_the_old_statistics_and_the_refit_starts_from_them() -> None:
-    settings = short({"branch.gate": "full", "training.learning_rate": 0.05})
+@pytest.mark.parametrize("new_from", ["samples", "features"])
+@pytest.mark.parametrize("residual", [True, False])
+def test_drift_moves_the_old_statistics_and_the_refit_starts_from_them(new_from: str, residual: bool) -> None:
+    settings = short(
+        {
+            "branch.gate": "full",
+            "training.learning_rate": 0.05,
+            "classifier.refit_new": new_from,
+            "classifier.drift_residual": residual,
+        }
+    )
     task = tiny_task(settings)
     outcome, _ = run_fixed(settings, task)
     features = task.features(outcome.network)
     matrix, offset = drift_map(task.frozen_features, features, settings.classifier.ridge)
-    moved = task.statistics.mapped(matrix, offset)
+    left = features.double() - (task.frozen_features.double() @ matrix.double().T + offset.double())
+    moved = task.statistics.mapped(matrix, offset, left.T @ left / len(left) if residual else None)
     torch.testing.assert_close(outcome.statistics.mean[:OLD_CLASSES], moved.mean)
     assert (moved.mean - task.statistics.mean).abs().max() > 1e-3
-    samples, labels = moved.sample(30, generator(SEED, "refit"), settings.replay.scale)
+    torch.testing.assert_close(outcome.statistics.covariance(0), moved.covariance(0))
+    samples, labels = moved.sample(30, generator(SEED, "refit", "old"), settings.replay.scale)
+    new_samples, new_labels = features, outcome.assignments
+    if new_from == "samples":
+        new = class_statistics(features, outcome.assignments, 2)
+        new_samples, new_labels = new.sample(30, generator(SEED, "refit", "new"), settings.replay.scale)
     weight, bias = refit_linear(
-        torch.cat([samples, features]),
-        torch.cat([labels, OLD_CLASSES + outcome.assignments]),
+        torch.cat([samples, new_samples]),
+        torch.cat([labels, OLD_CLASSES + new_labels]),
         OLD_CLASSES + 2,
         weight_decay=settings.classifier.refit_decay,
     )

@@ -2,7 +2,6 @@
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.cluster import KMeans
 from torch import Tensor
 
 from inlay.evaluation.arrays import Values, to_ids
@@ -45,6 +44,8 @@ def kmeans_baseline(
     for vectors, classes, name in ((train, train_classes, "training"), (test, test_classes, "test")):
         if len(vectors) != len(classes) or len(classes) == 0:
             raise ValueError(f"{len(vectors)} {name} vectors but {len(classes)} true classes were given")
+    from sklearn.cluster import KMeans  # takes seconds to import, so only when it is needed
+
     model = KMeans(k, n_init=_STARTS, random_state=seed).fit(train)
     known, columns = np.unique(train_classes, return_inverse=True)
     matched = match_clusters(model.labels_, columns, k, len(known))

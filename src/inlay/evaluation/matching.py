@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 import numpy as np
-from scipy.optimize import linear_sum_assignment
 
 from inlay.errors import InlayError
 from inlay.evaluation.arrays import Ids, Values, to_ids
@@ -44,6 +43,8 @@ def match_clusters(clusters: Values, truth: Values, cluster_count: int, truth_co
     for ids, limit, name in ((cluster_ids, cluster_count, "clusters"), (truth_ids, truth_count, "truth")):
         if ids.size and (ids.min() < 0 or ids.max() >= limit):
             raise ValueError(f"{name} must lie from 0 to {limit - 1}")
+    from scipy.optimize import linear_sum_assignment  # slow to import, so only when it is needed
+
     shared = np.zeros((cluster_count, truth_count), dtype=np.int64)
     np.add.at(shared, (cluster_ids, truth_ids), 1)
     rows, columns = linear_sum_assignment(shared, maximize=True)

@@ -9,7 +9,6 @@ from typing import get_args
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 
 from inlay.errors import InlayError
 from inlay.evaluation.arrays import Ids, Values, to_ids, to_logits
@@ -215,6 +214,9 @@ def _accuracy(ids: Ids, truth: Ids, images: NDArray[np.bool_]) -> float | None:
 def _agreement(clusters: Ids, truth: Ids) -> tuple[float | None, float | None]:
     if not len(truth):
         return None, None
+    # Takes seconds to import, so only when it is needed.
+    from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
+
     nmi = normalized_mutual_info_score(truth, clusters)
     return float(nmi), float(adjusted_rand_score(truth, clusters))
 
