@@ -6,26 +6,30 @@ never between. No path in it is absolute: the folder may be moved or copied.
 """
 
 import fcntl
-import hashlib
-import json
 import os
 import re
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, Literal, TypedDict, cast
+from typing import Any, Literal, cast
 
 from torch import Tensor
 
 from inlay.engine import checkpoint
 from inlay.engine.checkpoint import JsonObject, writing
 from inlay.errors import InlayError
+from inlay.manifest import (
+    Manifest,
+    StageFiles,
+    changed_after_writing,
+    file_checksum,
+    read_manifest,
+    write_manifest,
+)
 
 __all__ = ["RunFolder"]
 
-_FORMAT = 1
 _MANIFEST = "inlay.json"
 _LOCK = ".lock"
 _STAGES = "stages"
@@ -34,17 +38,6 @@ _TENSORS = "tensors.safetensors"
 _FACTS = "stage.json"
 _STAGE_FOLDER = re.compile(r"\d{3,}-(base|novel)|\.\d{3,}-(base|novel)\.tmp")
 _EXTRA_NAME = re.compile(r"[a-z][a-z0-9_-]*")
-
-
-class _Stage(TypedDict):
-    index: int
-    name: str
-    files: dict[str, str]
-
-
-class _Manifest(TypedDict):
-    stages: list[_Stage]
-    extras: dict[str, str]
 
 
 class RunFolder:
@@ -141,7 +134,7 @@ class RunFolder:
             name = f"{index:03d}-{kind}"
             try:
                 files = self._write_stage(name, tensors, facts)
-                stages = [*manifest["stages"], _Stage(index=index, name=name, files=files)]
+                stages = [*manifest["stages"], StageFiles(index=index, name=name, files=files)]
                 self._write_manifest({"stages": stages, "extras": manifest["extras"]})
             except BaseException:
                 self._tidy()
@@ -187,7 +180,7 @@ class RunFolder:
             try:
                 checkpoint.write_json(staged, value)
                 manifest = self._manifest()
-                manifest["extras"][relative] = _checksum(staged)
+                manifest["extras"][relative] = file_checksum(staged)
                 self._write_manifest(manifest)
             finally:
                 self._tidy()
@@ -211,10 +204,10 @@ class RunFolder:
             return None
         # A writer killed between manifest and rename leaves the file under its staged name.
         for file in (self.path / relative, self._staged(relative)):
-            if file.is_file() and _checksum(file) == checksum:
+            if file.is_file() and file_checksum(file) == checksum:
                 return checkpoint.read_json(file)
         self._require_file(relative)
-        raise _changed(self.path / relative)
+        raise changed_after_writing(self.path / relative)
 
     def progress_path(self, name: str) -> Path:
         """Where work on the next stage keeps a checkpoint; the folder of it is made.
@@ -307,28 +300,15 @@ class RunFolder:
         for relative, checksum in stages[index]["files"].items():
             if Path(relative).name in wanted:
                 self._require_file(relative)
-                if verify and _checksum(self.path / relative) != checksum:
-                    raise _changed(self.path / relative)
+                if verify and file_checksum(self.path / relative) != checksum:
+                    raise changed_after_writing(self.path / relative)
         return self.path / _STAGES / stages[index]["name"]
 
-    def _manifest(self) -> _Manifest:
-        path = self.path / _MANIFEST
-        value = checkpoint.read_json(path)
-        number = value.get("format") if isinstance(value, dict) else None
-        if type(number) is not int:
-            raise _changed(path)
-        if number > _FORMAT:
-            raise InlayError(
-                f"{self.path} was written by a newer inlay, in format {number}; update inlay "
-                f"with `pip install --upgrade inlay`."
-            )
-        if value.pop("checksum", None) != _manifest_checksum(value):
-            raise _changed(path)
-        return {"stages": value["stages"], "extras": value["extras"]}
+    def _manifest(self) -> Manifest:
+        return read_manifest(self.path / _MANIFEST)
 
-    def _write_manifest(self, manifest: _Manifest) -> None:
-        value: JsonObject = {"format": _FORMAT, "inlay": _version(), **manifest}
-        checkpoint.write_json(self.path / _MANIFEST, {**value, "checksum": _manifest_checksum(value)})
+    def _write_manifest(self, manifest: Manifest) -> None:
+        write_manifest(self.path / _MANIFEST, manifest)
 
     def _write_stage(self, name: str, tensors: Mapping[str, Tensor], facts: JsonObject) -> dict[str, str]:
         stages = self.path / _STAGES
@@ -337,7 +317,7 @@ class RunFolder:
         temporary.mkdir()
         checkpoint.write_tensors(temporary / _TENSORS, tensors, {})
         checkpoint.write_json(temporary / _FACTS, facts)
-        files = {f"{_STAGES}/{name}/{file}": _checksum(temporary / file) for file in (_FACTS, _TENSORS)}
+        files = {f"{_STAGES}/{name}/{file}": file_checksum(temporary / file) for file in (_FACTS, _TENSORS)}
         os.rename(temporary, final)
         checkpoint.sync_folder(stages)
         return files
@@ -352,7 +332,7 @@ class RunFolder:
                 shutil.rmtree(entry)
         for staged in self.path.glob(".*.json.next"):
             relative = staged.name.removeprefix(".").removesuffix(".next")
-            if manifest["extras"].get(relative) == _checksum(staged):
+            if manifest["extras"].get(relative) == file_checksum(staged):
                 os.replace(staged, self.path / relative)
                 checkpoint.sync_folder(self.path)
             else:
@@ -380,26 +360,3 @@ def _extra_file(name: str) -> str:
     if not _EXTRA_NAME.fullmatch(name) or file == _MANIFEST:
         raise ValueError(f"the name of an extra must be in lower case and not the manifest's, not {name!r}")
     return file
-
-
-def _checksum(path: Path) -> str:
-    try:
-        with open(path, "rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as error:
-        raise InlayError(f"{path} cannot be read ({error.strerror}); make it readable.") from error
-
-
-def _manifest_checksum(value: JsonObject) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
-
-
-def _version() -> str:
-    try:
-        return version("inlay")
-    except PackageNotFoundError:
-        return "not installed"
-
-
-def _changed(path: Path) -> InlayError:
-    return InlayError(f"{path} was changed after it was written (edited by hand or damaged); restore it from a copy.")
