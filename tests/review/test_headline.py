@@ -4,7 +4,7 @@ import pytest
 
 from inlay.review.content import Report, RunFacts, StageSection
 from inlay.review.headline import sentences, tiles
-from inlay.review.results import Results
+from inlay.review.results import Baselines, Results
 
 FACTS = RunFacts("inlay demo", 0, {}, 1.0)
 
@@ -50,6 +50,12 @@ def test_novel_stage_alone_does_not_speak_of_labels(stages: tuple[StageSection, 
 def test_no_comparison_without_the_baseline(stages: tuple[StageSection, ...]) -> None:
     bare = replace(stages[1], baselines={"kmeans_features": None})
     assert len(sentences(report_of(stages[0], bare))) == 2
+
+
+def test_the_comparison_is_with_the_better_clustering(stages: tuple[StageSection, ...]) -> None:
+    rivals: Baselines = {"kmeans_pixels": {"new_head": 0.7}, "kmeans_features": {"new_head": 0.6, "base": "own"}}
+    shown = sentences(report_of(stages[0], replace(stages[1], baselines=rivals)))[-1]
+    assert shown.endswith("k-means on pixels gets 70.0%.")
 
 
 def test_nothing_is_claimed_where_nothing_is_known(stages: tuple[StageSection, ...]) -> None:

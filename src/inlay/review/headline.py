@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from inlay.review.content import Report, StageSection
@@ -68,14 +69,20 @@ def _what_was_learned(report: Report) -> str:
 
 
 def _comparison(stage: StageSection) -> list[str]:
+    """Compare with the better of the two ways of plain clustering."""
     ours = stage.metrics["new_head"]
-    baseline = (stage.baselines or {}).get("kmeans_features") or {}
-    theirs = baseline.get("new_head")
-    if ours is None or theirs is None:
+    rivals: dict[str, float] = {}
+    for name in ("kmeans_pixels", "kmeans_features"):
+        scores: Mapping[str, object] = (stage.baselines or {}).get(name) or {}  # type: ignore[assignment]
+        theirs = scores.get("new_head")
+        if isinstance(theirs, float | int):
+            rivals[name] = theirs
+    if ours is None or not rivals:
         return []
+    best = max(rivals, key=lambda name: rivals[name])
     return [
         f"Sorting only the newest images among only the newest classes, it gets {percent(ours)} right; "
-        f"{BASELINE_NAMES['kmeans_features']} gets {percent(theirs)}."
+        f"{BASELINE_NAMES[best]} gets {percent(rivals[best])}."
     ]
 
 
