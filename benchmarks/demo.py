@@ -2,7 +2,7 @@
 
     python benchmarks/demo.py [--seeds 0 1 2 3 4]
 
-Split and initialisation vary with the seed. Exits with 1 unless, in each discovery stage, `new_head` is above
+Class split and initialisation vary with the seed. Exits with 1 unless, in each discovery stage, `new_head` is above
 both k-means baselines on the mean and in all seeds but one, and Old is above that of fine-tuning without memory.
 """
 
@@ -53,6 +53,8 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    commit = _commit()
     runs = []
     for seed in options.seeds:
         with tempfile.TemporaryDirectory() as folder:
@@ -61,7 +63,9 @@ def main() -> None:
         print(f"seed {seed}: {results['seconds']:.0f} s", flush=True)
     summary = [_summary([run["stages"][position] for run in runs]) for position in range(len(runs[0]["stages"]))]
     failures = [text for position in range(1, len(summary)) for text in _failures(runs, position)]
-    options.out.write_text(json.dumps(_record(options.seeds, runs, summary, failures), indent=1) + "\n")
+    options.out.write_text(
+        json.dumps(_record(commit, options.seeds, runs, summary, failures), indent=1) + "\n", encoding="utf-8"
+    )
     for text in failures:
         print(f"FAILED: {text}", file=sys.stderr)
     sys.exit(1 if failures else 0)
@@ -103,12 +107,16 @@ def _failures(runs: list[Any], position: int) -> list[str]:
     return failures
 
 
-def _record(seeds: list[int], runs: list[Any], summary: list[Any], failures: list[str]) -> dict[str, Any]:
+def _commit() -> str:
     described = ["git", "describe", "--always", "--dirty", "--abbrev=40"]
-    shown = subprocess.run(described, capture_output=True, text=True, check=False)
+    shown = subprocess.run(described, capture_output=True, text=True, check=False, cwd=Path(__file__).parent)
+    return shown.stdout.strip() or "unknown"
+
+
+def _record(commit: str, seeds: list[int], runs: list[Any], summary: list[Any], failures: list[str]) -> dict[str, Any]:
     return {
         "command": "python " + " ".join(sys.argv),
-        "commit": shown.stdout.strip() or "unknown",
+        "commit": commit,
         "date": datetime.now(UTC).date().isoformat(),
         "hardware": f"{os.cpu_count()} CPU cores, {platform.machine()}, {torch.get_num_threads()} threads",
         "versions": runs[0]["versions"],

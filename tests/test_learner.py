@@ -145,8 +145,8 @@ def test_an_earlier_stage_can_be_opened_but_not_continued(tmp_path: Path) -> Non
     learner, _ = reopened(two_stages(), tmp_path / "run", stage=1)
     assert [entry.id for entry in learner.classes] == [0, 1, 2, 3, 4] and len(learner.stages) == 2
     assert learner.evaluate(fresh([*BASE, *FIRST])).counts == {"old": 60, "new": 40, "all": 100}
-    with pytest.raises(InlayError, match="has later stages; load it without a stage number to add another"):
-        learner.discover(digits(SECOND), classes=2)
+    with pytest.raises(InlayError, match="has later stages; load it anew, without a stage number"):
+        learner.discover(digits(SECOND), classes=3)
 
 
 def test_the_paper_preset_runs() -> None:

@@ -24,7 +24,6 @@ from tiny_runs import (
     quick_learner,
     reopened,
     same_weights,
-    two_stages,
 )
 
 
@@ -135,7 +134,9 @@ def test_a_missing_cuda_device_is_told() -> None:
 def test_a_folder_with_a_run_is_not_overwritten(tmp_path: Path) -> None:
     folder = base_learner().save(tmp_path / "run")
     before = contents(folder)
-    for attempt in (lambda: quick_learner(run=folder), lambda: two_stages().save(folder)):
+    other = quick_learner(seed=99)
+    other.fit(digits(BASE))
+    for attempt in (lambda: quick_learner(run=folder, seed=99).fit(digits(BASE)), lambda: other.save(folder)):
         with pytest.raises(InlayError, match="already holds a run"):
             attempt()
     assert contents(folder) == before

@@ -10,7 +10,7 @@ from torch import nn
 
 from inlay import branches
 from inlay.backbones import build
-from inlay.data.augment import Normalisation
+from inlay.data.normalisation import Normalisation
 from inlay.discovery.statistics import class_statistics
 from inlay.engine.inference import features_of
 from inlay.engine.loop import Batch

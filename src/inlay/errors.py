@@ -12,4 +12,4 @@ class TrainingDivergedError(InlayError):
 
 
 class Interrupted(InlayError):
-    """Work was stopped by Ctrl-C after its state was saved."""
+    """Work was stopped by Ctrl-C at a moment when its state was whole."""

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from inlay import backbones, branches
-from inlay.data.augment import Normalisation
+from inlay.data.normalisation import Normalisation
 from inlay.discovery.statistics import ClassStatistics
 from inlay.engine.inference import features_of
 from inlay.errors import InlayError
@@ -62,6 +62,7 @@ class StageRecord:
         fingerprints: Fingerprint of each image of a discovery stage.
         clusters: New class of each image of a discovery stage, counted from 0.
         merge: `max_abs_diff` and parameter counts of the merge; None if there was none.
+        identity: Hash of everything that decided the outcome: images, settings, seed and place in the run.
     """
 
     index: int
@@ -72,6 +73,11 @@ class StageRecord:
     fingerprints: tuple[str, ...] = ()
     clusters: tuple[int, ...] = ()
     merge: Mapping[str, float | int] | None = None
+    identity: str = ""
+
+    def cluster_of(self) -> dict[str, int]:
+        """Return the new class of each image of a discovery stage by fingerprint."""
+        return dict(zip(self.fingerprints, self.clusters, strict=True))
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> "StageRecord":

@@ -8,25 +8,34 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from inlay import backbones
+from inlay import backbones, branches
 from inlay.data import ImageSet, load
 from inlay.data.listing import Split
-from inlay.engine.progress import Progress, QuietProgress
+from inlay.engine.device import find_device
+from inlay.engine.progress import Progress, QuietProgress, counting
 from inlay.errors import InlayError
 from inlay.evaluation import Scores
-from inlay.evaluation.benchmark import StageTruth, match_on_test, match_stage, score_learner
+from inlay.evaluation.benchmark import match_on_test, score_learner
+from inlay.evaluation.truths import StageTruths
 from inlay.knowledge import Knowledge, StageRecord
 from inlay.methods import check_settings
-from inlay.pipeline import Workshop, learn_base, learn_stage
+from inlay.pipeline import (
+    Workshop,
+    base_identity,
+    check_base,
+    check_unlabelled,
+    learn_base,
+    learn_stage,
+    stage_identity,
+)
 from inlay.prediction import Prediction
 from inlay.registry import ClassRegistry
 from inlay.run_folder import RunFolder
+from inlay.saving import save_run
 from inlay.settings import Settings
 from inlay.settings import preset as settings_of
 
 __all__ = ["Learner"]
-
-_SMALLEST_SIDE = 8
 
 
 class Learner:
@@ -70,19 +79,19 @@ class Learner:
         self.settings = _settings(preset, settings)
         check_settings(self.settings)
         self.seed = seed
-        self.device = _device(device)
+        self.device = find_device(device)
         self.progress: Progress = progress or QuietProgress()
         self._backbone = backbone
         self._size = size
         self._checkpoint_seconds = checkpoint_seconds
         self._run: RunFolder | None = None
         self._target = None if run is None else Path(run)
-        if self._target is not None:
+        if self._target is not None and not RunFolder.exists(self._target):
             RunFolder(self._target).refuse_occupied()
         self._knowledge: Knowledge | None = None
         self._records: list[StageRecord] = []
         self._unsaved: list[Knowledge] = []
-        self._truths: dict[int, StageTruth] = {}
+        self._truths = StageTruths()
 
     # What the learner knows
 
@@ -121,11 +130,14 @@ class Learner:
         """
         if self._knowledge is not None:
             raise InlayError("This learner has its base classes already; add classes with discover.")
-        images = load(base, size=self._size, skip_bad=skip_bad)
-        self._note_skipped(images)
-        _check_base(images)
+        images = self._read(base, size=self._size, skip_bad=skip_bad)
+        check_base(images)
         if self._target is not None:
+            identity = base_identity(images, self._backbone, self.settings, self.seed)
+            if self._taken_up(self._target, identity):
+                return self._records[0]
             self._run = RunFolder.create(self._target)
+            self._truths = StageTruths(self._run)
         with self._locked():
             return self._accept(learn_base(images, self._backbone, self.settings, self.seed, self._workshop()))
 
@@ -144,13 +156,7 @@ class Learner:
         if images.labels is not None:
             self.progress.note("The labels of these images are ignored: discovery works without labels.")
             images = images.without_labels()
-        if classes < 1:
-            raise InlayError(f"The number of new classes must be at least 1; got {classes}.")
-        if len(images) <= max(classes, 1):
-            raise InlayError(
-                f"Finding {classes} new classes needs more than {classes} images; got {len(images)}: give more images "
-                f"or a smaller number of classes."
-            )
+        check_unlabelled(images, classes)
         check_settings(self.settings)
         kept, wanted = self.knowledge.statistics.kind, self.settings.replay.statistics
         if kept != wanted:
@@ -158,9 +164,11 @@ class Learner:
                 f"This run keeps {kept!r} statistics of its classes and cannot go on with {wanted!r} ones; set "
                 f"replay.statistics={kept}."
             )
-        if self._run is not None and self._run.stage_count > len(self._records):
-            raise InlayError(f"{self._run.path} has later stages; load it without a stage number to add another.")
         with self._locked():
+            done = self._done_before(images, classes)
+            if done is not None:
+                self.progress.note(f"These images were learned in stage {done.index} already; nothing was done.")
+                return done
             return self._accept(learn_stage(self.knowledge, images, classes, self.settings, self._workshop()))
 
     def drop_progress(self) -> None:
@@ -180,7 +188,7 @@ class Learner:
             images: Anything that `inlay.data.load` reads: a file, a list of files, a folder, an array.
             skip_bad: Leave unreadable images out instead of refusing them.
         """
-        loaded = self._images(images, skip_bad)
+        loaded = self._images(images, skip_bad, cache=False)
         probabilities = self.knowledge.logits(loaded.images).softmax(dim=1)
         best, ids = probabilities.max(dim=1)
         entries = list(self.classes)
@@ -189,7 +197,7 @@ class Learner:
             for source, i, p in zip(loaded.names, ids.tolist(), best.tolist(), strict=True)
         ]
 
-    def evaluate(self, test: Any, match: Any = None) -> Scores:
+    def evaluate(self, test: Any, match: Any = None, *, skip_bad: bool = False) -> Scores:
         """Score the joint head as benchmarks do.
 
         Discovered classes have no true names, so they are matched to them: on the images of their own stage,
@@ -197,13 +205,17 @@ class Learner:
         test images, and the result says `matched_on: test`.
 
         Args:
-            test: Labelled test images; classes that were not seen yet are left out.
+            test: Labelled test images. Classes that were not seen yet are left out, or count as wrong where stages
+                are matched on the test images.
             match: Labelled images of the discovery stages.
+            skip_bad: Leave unreadable images out instead of refusing them.
         """
-        images = self._images(test, False, split="test")
-        labelled = None if match is None else self._images(match, False)
+        images = self._images(test, skip_bad, split="test")
+        labelled = None if match is None else self._images(match, skip_bad)
         logits = self.knowledge.logits(images.images)
-        truths = self._stage_truths(labelled)
+        if labelled is not None and not self._truths.match(self._records, labelled):
+            self.progress.note("The discovered classes were matched before, and that matching stands.")
+        truths = self._truths.upto(self._records[-1].index)
         base = self._records[0].class_names
         stages = {r.index: [e.id for e in self.classes.of_stage(r.index)] for r in self._records[1:]}
         missing = {index: ids for index, ids in stages.items() if index not in truths}
@@ -224,15 +236,16 @@ class Learner:
         Raises:
             InlayError: If the stage was not matched yet.
         """
-        if stage not in self._truths:
+        truths = self._truths.upto(self._records[-1].index)
+        if stage not in truths:
             raise InlayError(f"Stage {stage} was not matched yet; call evaluate with labelled images in match.")
-        return self._truths[stage].matching.truth_of
+        return truths[stage].matching.truth_of
 
     def save(self, path: str | Path) -> Path:
         """Write the run to a folder that `inlay.load` opens, on this machine or another.
 
         Args:
-            path: A new or empty folder, or the folder of this run.
+            path: A new or empty folder, or one that holds the first stages of this run.
 
         Returns:
             The folder.
@@ -245,13 +258,12 @@ class Learner:
         target = Path(path)
         if self._run is not None and self._run.path.resolve() == target.resolve():
             return target
-        folder = RunFolder.create(target)
-        for index in range(len(self._records)):
-            tensors, facts = self._run.read(index) if self._run else self._unsaved[index].to_files()
-            folder.commit(index, "novel" if index else "base", tensors, facts)
-        truths = self._stage_truths(None)
-        if truths:
-            folder.write_extra("matching", [truth.to_json() for truth in truths.values()])
+        source = self._run
+        stages = [
+            self._unsaved[index].to_files() if source is None else source.read(index)
+            for index in range(len(self._records))
+        ]
+        StageTruths(save_run(target, stages)).add(self._truths.upto(self._records[-1].index))
         return target
 
     @classmethod
@@ -280,7 +292,7 @@ class Learner:
         """
         run = RunFolder.open(Path(path))
         tensors, facts = run.read(-1 if stage is None else stage)
-        knowledge = Knowledge.from_files(tensors, facts, _device(device), backbone)
+        knowledge = Knowledge.from_files(tensors, facts, find_device(device), backbone)
         learner = cls(
             backbone if backbone is not None else str(knowledge.backbone),
             settings=knowledge.settings,
@@ -293,21 +305,21 @@ class Learner:
         learner._run = run
         learner._knowledge = knowledge
         learner._records = [StageRecord.from_json(run.read_facts(index)["stage"]) for index in range(known)]
-        truths = [StageTruth.from_json(entry) for entry in run.read_extra("matching") or ()]
-        learner._truths = {truth.matching.stage: truth for truth in truths}
+        learner._truths = StageTruths(run)
         return learner
 
     # Inner workings
 
-    def _images(self, source: Any, skip_bad: bool, split: Split = "train") -> ImageSet:
+    def _images(self, source: Any, skip_bad: bool, split: Split = "train", cache: bool = True) -> ImageSet:
         form = self.knowledge.form
-        images = load(source, split=split, size=form.size, channels=form.channels, skip_bad=skip_bad)
-        self._note_skipped(images)
-        return images
+        return self._read(source, split=split, size=form.size, channels=form.channels, skip_bad=skip_bad, cache=cache)
 
-    def _note_skipped(self, images: ImageSet) -> None:
+    def _read(self, source: Any, **options: Any) -> ImageSet:
+        with counting(self.progress, "reading images") as report:
+            images = load(source, on_progress=report, **options)
         if images.skipped:
             self.progress.note(f"Left out {len(images.skipped)} unreadable images, such as {images.skipped[0]}.")
+        return images
 
     def _workshop(self) -> Workshop:
         checkpoint = None if self._run is None else self._run.progress_path("training.safetensors")
@@ -331,53 +343,53 @@ class Learner:
             self._run.commit(record.index, kind, *knowledge.to_files())
         self._knowledge = knowledge
         self._records.append(record)
+        if branches.is_hybrid(knowledge.network):
+            parameters = branches.count_parameters(knowledge.network)
+            self.progress.note(
+                f"Gates of this kind depend on the image and cannot be merged: the hybrid is kept, with {parameters:,} "
+                f"parameters, and no stage can follow."
+            )
         return record
 
-    def _stage_truths(self, labelled: ImageSet | None) -> dict[int, StageTruth]:
-        """Return what the clusters of each stage stand for, as far as it is known."""
-        if labelled is not None and all(record.index in self._truths for record in self._records[1:]):
-            self.progress.note("The discovered classes were matched before, and that matching stands.")
+    def _taken_up(self, target: Path, identity: str) -> bool:
+        """Take up a run that has this very base stage already; say whether there was one."""
+        if not RunFolder.exists(target) or RunFolder.open(target).stage_count == 0:
+            return False
+        run = RunFolder.open(target)
+        if run.read_facts(0)["stage"]["identity"] != identity:
+            run.refuse_occupied()
+        self._run, self._truths = run, StageTruths(run)
+        self._take_over(0)
+        self.progress.note(f"The base stage is finished already in {target}; nothing was done.")
+        return True
+
+    def _done_before(self, images: ImageSet, classes: int) -> StageRecord | None:
+        """Return the finished stage that would be repeated, if there is one; it is the present one then.
+
+        Raises:
+            InlayError: If the run folder has other stages after the present one.
+        """
         for record in self._records[1:]:
-            if labelled is not None and record.index not in self._truths:
-                cluster_of = dict(zip(record.fingerprints, record.clusters, strict=True))
-                count = len(record.class_names)
-                known = [*self._records[0].class_names, *(n for t in self._truths.values() for n in t.names)]
-                self._truths[record.index] = match_stage(record.index, cluster_of, count, labelled, known)
-                if self._run is not None:
-                    self._run.write_extra("matching", [truth.to_json() for truth in self._truths.values()])
-        return {record.index: self._truths[record.index] for record in self._records if record.index in self._truths}
+            if record.identity == stage_identity(images, classes, self.settings, self.seed, record.index):
+                return record
+        index = len(self._records)
+        if self._run is None or self._run.stage_count <= index:
+            return None
+        identity = stage_identity(images, classes, self.settings, self.seed, index)
+        if self._run.read_facts(index)["stage"]["identity"] != identity:
+            raise InlayError(f"{self._run.path} has later stages; load it anew, without a stage number.")
+        self._take_over(index)
+        return self._records[index]
 
-
-def _check_base(images: ImageSet) -> None:
-    """Refuse images that no classifier can be trained on."""
-    if images.labels is None:
-        raise InlayError("fit needs labels; give a folder with one sub-folder per class.")
-    if len(images.class_names) < 2:
-        raise InlayError("fit needs images of at least two classes; give a folder with one sub-folder per class.")
-    sizes = torch.bincount(images.labels, minlength=len(images.class_names)).tolist()
-    if 0 in sizes:
-        empty = images.class_names[sizes.index(0)]
-        raise InlayError(f"fit needs images of each class, but there are none of {empty!r}; add some or leave it out.")
-    if max(sizes) < 2:
-        raise InlayError("fit needs more than one image of a class; give more images.")
-    if min(images.size) < _SMALLEST_SIDE:
-        raise InlayError(
-            f"fit needs images of at least {_SMALLEST_SIDE} pixels a side, not {min(images.size)}; pass a larger "
-            f"--size."
-        )
+    def _take_over(self, index: int) -> None:
+        """Make a finished stage of the run folder the present one."""
+        assert self._run is not None
+        backbone = None if isinstance(self._backbone, str) else self._backbone
+        self._knowledge = Knowledge.from_files(*self._run.read(index), self.device, backbone)
+        self._records.append(self._knowledge.record)
 
 
 def _settings(preset: str, settings: Mapping[str, Any] | Settings | None) -> Settings:
     if isinstance(settings, Settings):
         return settings
     return settings_of(preset).changed(settings or {})
-
-
-def _device(name: str) -> torch.device:
-    if name not in ("auto", "cpu") and not name.startswith("cuda"):
-        raise InlayError(f"There is no device {name!r}; write auto, cpu or cuda.")
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if name.startswith("cuda") and not torch.cuda.is_available():
-        raise InlayError("No CUDA device is available; write --device cpu.")
-    return torch.device(name)

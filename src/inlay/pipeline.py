@@ -1,7 +1,7 @@
 """From images to knowledge: the base stage and the discovery stages, each a function.
 
-Both are deterministic functions of their inputs: whatever a stopped stage had not kept is computed again, to
-the same result.
+Both are deterministic functions of their inputs: whatever a stopped stage had not kept is computed again, on one
+CPU to the same bits.
 """
 
 import copy
@@ -17,12 +17,14 @@ from torch import nn
 
 from inlay import backbones, branches
 from inlay.data import ImageSet
-from inlay.data.augment import normalisation_of
+from inlay.data.normalisation import normalisation_of
 from inlay.discovery.statistics import class_statistics
+from inlay.engine.checkpoint import read_tensors
 from inlay.engine.inference import features_of
 from inlay.engine.loop import Keeping, Loop
 from inlay.engine.progress import Progress, QuietProgress
 from inlay.engine.randomness import derive_seed, generator
+from inlay.errors import InlayError
 from inlay.knowledge import InputForm, Knowledge, StageRecord
 from inlay.methods import (
     BaseTask,
@@ -35,24 +37,34 @@ from inlay.methods import (
 from inlay.registry import ClassRegistry
 from inlay.settings import Settings, TrainingSettings
 
-__all__ = ["Workshop", "learn_base", "learn_stage"]
+__all__ = ["Workshop", "base_identity", "check_base", "check_unlabelled", "learn_base", "learn_stage", "stage_identity"]
+
+_SMALLEST_SIDE = 8
 
 
 @dataclass(frozen=True)
 class Workshop:
-    """Where and how stages are computed; nothing here changes their outcome.
+    """Where and how stages are computed; on one device, nothing here changes their outcome.
 
     Attributes:
         device: Device of networks and images.
         progress: Receiver of news.
         checkpoint: Checkpoint file of the stage under way; None keeps nothing.
         checkpoint_seconds: Time between checkpoints.
+        label: What the work is for, before the name of each stage in the news.
     """
 
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     progress: Progress = field(default_factory=QuietProgress)
     checkpoint: Path | None = None
     checkpoint_seconds: float = 30.0
+    label: str = ""
+
+    def seconds_before(self) -> float:
+        """Return the time that earlier tries at the stage have put into its checkpoint."""
+        if self.checkpoint is None or not self.checkpoint.exists():
+            return 0.0
+        return float(read_tensors(self.checkpoint)[1].get("seconds", 0.0))
 
     def loop_maker(
         self,
@@ -67,9 +79,49 @@ class Workshop:
         keeping = Keeping(self.checkpoint, self.checkpoint_seconds, fingerprint)
 
         def make(modules: Mapping[str, nn.Module]) -> Loop:
-            return Loop(name, modules, settings, images, seed, self.device, keeping, self.progress, settings_name)
+            return Loop(
+                self.label + name, modules, settings, images, seed, self.device, keeping, self.progress, settings_name
+            )
 
         return make
+
+
+def check_base(images: ImageSet) -> None:
+    """Refuse images that no classifier can be trained on.
+
+    Raises:
+        InlayError: If labels, classes or images are missing, or the images are too small.
+    """
+    if images.labels is None:
+        raise InlayError("fit needs labels; give a folder with one sub-folder per class.")
+    if len(images.class_names) < 2:
+        raise InlayError("fit needs images of at least two classes; give a folder with one sub-folder per class.")
+    sizes = torch.bincount(images.labels, minlength=len(images.class_names)).tolist()
+    if 0 in sizes:
+        empty = images.class_names[sizes.index(0)]
+        raise InlayError(f"fit needs images of each class, but there are none of {empty!r}; add some or leave it out.")
+    if max(sizes) < 2:
+        raise InlayError("fit needs more than one image of a class; give more images.")
+    if min(images.size) < _SMALLEST_SIDE:
+        raise InlayError(
+            f"fit needs images of at least {_SMALLEST_SIDE} pixels a side, not {min(images.size)}; pass a larger "
+            f"--size."
+        )
+
+
+def check_unlabelled(images: ImageSet, classes: int) -> None:
+    """Refuse images in which so many classes cannot be found.
+
+    Raises:
+        InlayError: If there are too few images or classes.
+    """
+    if classes < 1:
+        raise InlayError(f"The number of new classes must be at least 1; got {classes}.")
+    if len(images) <= classes:
+        raise InlayError(
+            f"Finding {classes} new classes needs more than {classes} images; got {len(images)}: give more images "
+            f"or a smaller number of classes."
+        )
 
 
 def learn_base(
@@ -87,7 +139,7 @@ def learn_base(
     Raises:
         InlayError: If the backbone does not fit, or training is stopped or diverges.
     """
-    start = time.monotonic()
+    start, earlier = time.monotonic(), workshop.seconds_before()
     assert images.labels is not None
     normalise = normalisation_of(images.images)
     form = InputForm(images.size, images.channels, normalise.mean, normalise.std)
@@ -101,7 +153,7 @@ def learn_base(
     pixels, labels = images.images.to(workshop.device), images.labels.to(workshop.device)
     classes = len(images.class_names)
     task = BaseTask(network, feature_size, pixels, labels, classes, normalise, settings.base, own)
-    identity = _fingerprint(images.fingerprint(), settings.to_json(), seed, _name(backbone))
+    identity = base_identity(images, backbone, settings, seed)
     training = settings.base.training
     make_loop = workshop.loop_maker("the base stage", training, len(images), own, identity, "base.training")
     head = train_base(task, make_loop)
@@ -111,8 +163,8 @@ def learn_base(
     registry = ClassRegistry()
     sizes = torch.bincount(labels, minlength=classes).tolist()
     registry.add(images.class_names, stage=0, kind="labelled", sizes=sizes)
-    seconds = time.monotonic() - start
-    record = StageRecord(0, "base", images.class_names, len(images), seconds)
+    seconds = earlier + time.monotonic() - start
+    record = StageRecord(0, "base", images.class_names, len(images), seconds, identity=identity)
     name = backbone if isinstance(backbone, str) else None
     return Knowledge(folded, head, statistics, registry, form, name, settings, seed, record)
 
@@ -132,7 +184,7 @@ def learn_stage(
     Raises:
         InlayError: If training is stopped or diverges, or the merge is not exact.
     """
-    start = time.monotonic()
+    start, earlier = time.monotonic(), workshop.seconds_before()
     index = knowledge.record.index + 1
     own = derive_seed(knowledge.seed, "stage", index)
     task = StageTask(
@@ -145,7 +197,7 @@ def learn_stage(
         settings=settings,
         seed=own,
     )
-    identity = _fingerprint(images.fingerprint(), settings.to_json(), knowledge.seed, index, classes)
+    identity = stage_identity(images, classes, settings, knowledge.seed, index)
     make_loop = workshop.loop_maker(f"stage {index}", settings.training, len(images), own, identity)
     outcome = adaptive_discovering_and_merging(task, method(settings.method), make_loop)
     registry = ClassRegistry.from_json(knowledge.registry.to_json())
@@ -156,7 +208,8 @@ def learn_stage(
         kind="novel",
         class_names=tuple(entry.name for entry in entries),
         images=len(images),
-        seconds=time.monotonic() - start,
+        seconds=earlier + time.monotonic() - start,
+        identity=identity,
         fingerprints=images.fingerprints(),
         clusters=tuple(outcome.assignments.tolist()),
         merge=_merge_facts(outcome),
@@ -174,6 +227,17 @@ def learn_stage(
     )
 
 
+def base_identity(images: ImageSet, backbone: str | nn.Module, settings: Settings, seed: int) -> str:
+    """Return a hash of everything that decides the outcome of a base stage."""
+    name = backbone if isinstance(backbone, str) else repr(backbone)
+    return _hash(images.fingerprint(), settings.to_json(), seed, name)
+
+
+def stage_identity(images: ImageSet, classes: int, settings: Settings, seed: int, index: int) -> str:
+    """Return a hash of everything, besides the stages before, that decides the outcome of a discovery stage."""
+    return _hash(images.fingerprint(), settings.to_json(), seed, index, classes)
+
+
 def _merge_facts(outcome: StageOutcome) -> dict[str, float | int] | None:
     report = outcome.merge
     if report is None or report.max_abs_diff is None:
@@ -186,9 +250,5 @@ def _merge_facts(outcome: StageOutcome) -> dict[str, float | int] | None:
     }
 
 
-def _fingerprint(*parts: object) -> str:
+def _hash(*parts: object) -> str:
     return hashlib.blake2b(json.dumps(parts, sort_keys=True).encode(), digest_size=16).hexdigest()
-
-
-def _name(backbone: str | nn.Module) -> str:
-    return backbone if isinstance(backbone, str) else repr(backbone)

@@ -1,9 +1,10 @@
 import math
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.backends import cudnn
+from torch.backends import cuda, cudnn
 
 from inlay.branches.comparison import difference, full_precision_output
 from inlay.errors import InlayError
@@ -36,23 +37,38 @@ def test_autocast_around_the_caller_is_switched_off() -> None:
     assert not output.requires_grad
 
 
-@pytest.mark.parametrize("allowed", [True, False])
-def test_tf32_is_switched_off_inside_and_restored_after(allowed: bool) -> None:
-    inside: list[bool] = []
+@pytest.mark.parametrize("operation", [cudnn.conv, cuda.matmul], ids=["convolution", "product"])  # type: ignore[attr-defined]
+@pytest.mark.parametrize("precision", ["tf32", "ieee"])
+def test_tf32_is_switched_off_inside_and_restored_after(operation: Any, precision: str) -> None:
+    inside: list[str] = []
 
     class Watching(nn.Module):
         def forward(self, values: Tensor) -> Tensor:
-            inside.append(cudnn.conv.fp32_precision == "tf32")  # type: ignore[attr-defined]
+            inside.append(operation.fp32_precision)
             return values
 
-    original = cudnn.allow_tf32
+    original = operation.fp32_precision
     try:
-        cudnn.allow_tf32 = allowed
+        operation.fp32_precision = precision
         full_precision_output(Watching(), torch.zeros(1))
-        assert inside == [False]
-        assert cudnn.allow_tf32 == allowed
+        assert inside == ["ieee"]
+        assert operation.fp32_precision == precision
     finally:
-        cudnn.allow_tf32 = original
+        operation.fp32_precision = original
+
+
+@pytest.mark.parametrize("precision", ["high", "highest"])
+def test_the_older_switches_for_tf32_still_answer_after(precision: str) -> None:
+    convolutions, products = cudnn.allow_tf32, torch.get_float32_matmul_precision()
+    try:
+        cudnn.allow_tf32 = precision == "high"
+        torch.set_float32_matmul_precision(precision)
+        full_precision_output(nn.Identity(), torch.zeros(1))
+        assert cudnn.allow_tf32 == (precision == "high")
+        assert torch.get_float32_matmul_precision() == precision
+    finally:
+        cudnn.allow_tf32 = convolutions
+        torch.set_float32_matmul_precision(products)
 
 
 def test_networks_that_return_no_tensor_are_refused() -> None:

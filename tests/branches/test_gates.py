@@ -1,11 +1,12 @@
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import pytest
 import torch
 from torch import Tensor
 
+from inlay.branches import gates
 from inlay.branches.gates import AFF, AMM, IMM, Constant, Gate, gate, register
 from inlay.errors import InlayError
 
@@ -97,6 +98,21 @@ def test_two_gates_of_one_name_are_refused() -> None:
     with pytest.raises(ValueError, match="'amm' exists already"):
         register(Double)
     assert gate("amm") == AMM()
+
+
+def test_an_option_with_a_default_factory_may_be_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    @dataclass(frozen=True)
+    class Summed(Gate):
+        name: ClassVar[str] = "summed"
+        parts: tuple[float, ...] = field(default_factory=lambda: (0.25, 0.5))
+
+        def scale(self, gamma: Tensor) -> Tensor:
+            return torch.full_like(gamma, sum(self.parts))
+
+    monkeypatch.setattr(gates, "_GATES", dict(gates._GATES))
+    register(Summed)
+    assert gate("summed").scale(GAMMA).tolist() == [0.75] * 3
+    assert gate("summed", parts=(1.0,)).scale(GAMMA).tolist() == [1.0] * 3
 
 
 def test_gates_work_on_features_without_a_map() -> None:

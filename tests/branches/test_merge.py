@@ -145,6 +145,32 @@ def test_channels_last_is_kept() -> None:
                 assert module.weight.is_contiguous(memory_format=torch.channels_last)
 
 
+def test_modules_with_two_names_are_merged_under_both() -> None:
+    class Listed(nn.Module):
+        """Its second block has two names, and the convolution of the first has too."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.norm = nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)
+            self.block = nn.Sequential(nn.Conv2d(4, 4, 3), nn.BatchNorm2d(4))
+            self.all = nn.ModuleList([self.conv, self.block])
+
+        def forward(self, images: Tensor) -> Tensor:
+            out: Tensor = self.block(self.norm(self.conv(images)).relu())
+            return out.mean(dim=(2, 3))
+
+    folded = fold(Listed(), _images())
+    hybrid = attach(folded, generator=torch.Generator().manual_seed(1))
+    _train(hybrid)
+    report = merge(hybrid, _images(7))
+    model = report.model
+    assert report.parameters_before == report.parameters_after == count_parameters(folded)
+    assert model.get_submodule("all.0") is model.get_submodule("conv")
+    assert model.get_submodule("all.1.0") is model.get_submodule("block.0")
+    assert model.state_dict().keys() == folded.state_dict().keys()
+    assert (model(_images()) - folded(_images())).abs().max() > 1e-3
+
+
 def test_aff_refuses_to_merge_and_nothing_changes() -> None:
     hybrid = _trained_hybrid("aff")
     state = copy.deepcopy(hybrid.state_dict())

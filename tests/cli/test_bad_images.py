@@ -194,3 +194,26 @@ def test_predictions_that_are_none(refused: Refused, tmp_path: Path) -> None:
     file.write_text("split,stage,truth,prediction\ntest,0,a,zero\n")
     sentence = refused(tmp_path, "score", file)
     assert sentence == f"{file}, line 2: prediction must be a whole number from 0, not 'zero'."
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "sentence"),
+    [
+        (
+            "--class-names",
+            "a,,b",
+            "Write --class-names as names with commas between them, such as cat,dog, not 'a,,b'.",
+        ),
+        ("--class-names", "b", "line 2: truth must be one of the given class names, not 'a'."),
+        (
+            "--cluster-counts",
+            "3,x",
+            "Write --cluster-counts as numbers with commas between them, such as 3,3, not '3,x'.",
+        ),
+        ("--cluster-counts", "3", "has 0 of them."),
+    ],
+)
+def test_bad_order_of_outputs(refused: Refused, tmp_path: Path, option: str, value: str, sentence: str) -> None:
+    file = tmp_path / "predictions.csv"
+    file.write_text("split,stage,truth,prediction\ntest,0,a,0\n")
+    assert refused(tmp_path, "score", file, option, value).endswith(sentence)

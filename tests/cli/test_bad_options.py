@@ -46,7 +46,7 @@ def test_fit_refuses(
     [
         ("--set", "method=guess", "guess"),
         ("--set", "first_view=sideways", "There is no augmentation 'sideways'"),
-        ("--set", "training.batch=0", "'training.batch' must be more than 0"),
+        ("--set", "training.batch=0", "'training.batch' must be at least 2"),
         ("--set", "=3", "There is no setting ''"),
         ("--set", "training.epochs", "Write --set training.epochs=VALUE"),
         ("--device", "tpu", "There is no device 'tpu'"),

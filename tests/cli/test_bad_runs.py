@@ -105,7 +105,7 @@ def test_run_that_does_not_exist(refused: Refused, tmp_path: Path) -> None:
 
 
 def test_fit_does_not_replace_a_run(refused: Refused, discovered: Path, pictures: Path, quick: tuple[str, ...]) -> None:
-    options = ("--out", discovered, "--backbone", "resnet8", *quick)
+    options = ("--out", discovered, "--backbone", "resnet8", "--seed", 99, *quick)
     for more in ((), ("--restart",)):
         sentence = refused(discovered, "fit", pictures / "base", *options, *more)
         assert f"{discovered} already holds a run; choose another --out" in sentence

@@ -91,8 +91,9 @@ def test_predict_takes_one_image_or_several(inlay: Inlay, discovered: Path, pict
 def test_evaluate_matches_on_the_given_images(inlay: Inlay, discovered: Path, pictures: Path) -> None:
     said = inlay("evaluate", discovered, pictures / "test", "--match", pictures / "new")
     scores = library.load(discovered).evaluate(pictures / "test")
-    lines = dict(line.split(maxsplit=1) for line in said.stdout.splitlines())
-    assert said.returncode == 0
+    *shown, folder = said.stdout.splitlines()
+    lines = dict(line.split(maxsplit=1) for line in shown)
+    assert said.returncode == 0 and folder == str(discovered)
     assert lines["matched_on"] == "train"
     assert lines["old"] == f"{scores.old:.4f}"
     assert lines["new"] == f"{scores.new:.4f}"
@@ -113,7 +114,7 @@ def test_evaluate_json_keeps_notes_out_of_stdout(inlay: Inlay, fitted: Path, pic
 
 def test_evaluate_leaves_out_what_is_not_defined(inlay: Inlay, discovered: Path, pictures: Path) -> None:
     said = inlay("evaluate", discovered, pictures / "base", "--match", pictures / "new")
-    lines = dict(line.split(maxsplit=1) for line in said.stdout.splitlines())
+    lines = dict(line.split(maxsplit=1) for line in said.stdout.splitlines()[:-1])
     assert said.returncode == 0
     assert "new" not in lines
     assert lines["groups"] == f"base {lines['old']}"
@@ -129,6 +130,16 @@ def test_score_of_a_file_computed_by_hand(inlay: Inlay, tmp_path: Path) -> None:
     assert (scores["old"], scores["new"], scores["all"]) == (pytest.approx(2 / 3), 0.5, 0.6)
     assert scores["matched_on"] == "train"
     assert "all        0.6000" in inlay("score", file).stdout.splitlines()
+
+
+def test_score_takes_the_order_of_classes_and_the_number_of_clusters(inlay: Inlay, tmp_path: Path) -> None:
+    """Outputs: dog 0, elk 1, cat 2; stage 1 has 3, 4 and 5, of which 5 is x and 3 is y."""
+    file = tmp_path / "predictions.csv"
+    rows = ["test,0,cat,2", "test,0,dog,0", "test,1,x,5", "test,1,y,3", "test,1,y,4"]
+    file.write_text("\n".join(["split,stage,truth,prediction", *rows]) + "\n")
+    said = inlay("score", file, "--class-names", "dog, elk,cat", "--cluster-counts", "3", "--json")
+    scores = json.loads(said.stdout)
+    assert (scores["old"], scores["new"]) == (1.0, pytest.approx(2 / 3))
 
 
 def test_score_counts_are_whole_numbers(inlay: Inlay, tmp_path: Path) -> None:

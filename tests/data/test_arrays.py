@@ -70,6 +70,7 @@ def test_other_shapes_are_refused() -> None:
         ([7, 3, 3, 10], None, [1, 0, 0, 2], ("3", "7", "10")),
         (np.array([1, 0], dtype=np.uint8), ["cat", "dog"], [1, 0], ("cat", "dog")),
         (torch.tensor([2, 2]), ["a", "b", "c"], [2, 2], ("a", "b", "c")),
+        (["10", "2", "10", "1"], None, [2, 1, 2, 0], ("1", "2", "10")),
         (["dog", "ant", "dog"], None, [1, 0, 1], ("ant", "dog")),
         (np.array(["dog", "ant"]), ["dog", "bee", "ant"], [0, 2], ("dog", "bee", "ant")),
         (np.array(["dog", "ant"], dtype=object), None, [1, 0], ("ant", "dog")),
@@ -92,9 +93,11 @@ def test_labels(labels: Labels, class_names: list[str] | None, expected: list[in
         ([-1, 0], None, "contain -1; number classes from 0"),
         ([0, 2], ["a", "b"], "label 2 of x is beyond the 2 class names"),
         (["c"], ["a", "b"], "label 'c' of x is not among"),
+        ([[0], [1, 2]], None, "differ in length; pass one integer or string per image"),
+        ([0], "ab", "are one text, 'ab'; pass a list of names"),
         ([0], ["a", "a"], "contain a name twice"),
     ],
 )
-def test_bad_labels(labels: Any, class_names: list[str] | None, sentence: str) -> None:
+def test_bad_labels(labels: Any, class_names: Any, sentence: str) -> None:
     with pytest.raises(InlayError, match=sentence):
         as_labels(labels, class_names, "x")

@@ -6,10 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from PIL import Image
+from PIL import Image, features
 
 from inlay.data import decode
 from inlay.data.decode import common_size, decode_files, decode_image
+from inlay.data.listing import IMAGE_SUFFIXES
 from inlay.errors import InlayError
 
 
@@ -125,7 +126,10 @@ def test_bad_files_are_named_or_skipped(tmp_path: Path) -> None:
     np.testing.assert_array_equal(images, expected[[0, 2, 4]])
 
 
-@pytest.mark.parametrize("suffix", ["png", "jpg", "gif", "bmp", "tif", "webp"])
+needs_avif = pytest.mark.skipif(not features.check("avif"), reason="this build of Pillow reads no AVIF")
+
+
+@pytest.mark.parametrize("suffix", ["png", "jpg", "gif", "bmp", "tif", "webp", pytest.param("avif", marks=needs_avif)])
 def test_damage_never_escapes_as_another_error(tmp_path: Path, suffix: str) -> None:
     stream = io.BytesIO()
     Image.fromarray(noise(3, 9, 9, 3)).save(stream, format=Image.registered_extensions()[f".{suffix}"])
@@ -143,6 +147,28 @@ def test_damage_never_escapes_as_another_error(tmp_path: Path, suffix: str) -> N
             except InlayError:
                 refused += 1
     assert refused > 0
+
+
+@pytest.mark.parametrize("suffix", sorted(IMAGE_SUFFIXES - {".avif"}))
+def test_every_listed_suffix_can_be_read(tmp_path: Path, suffix: str) -> None:
+    file = tmp_path / f"a{suffix}"
+    mode = "1" if suffix == ".pbm" else "L"
+    Image.new(mode, (9, 7), 1).save(file)
+    assert decode_image(file).shape == (3, 7, 9)
+    assert common_size([file]) == (7, 9)
+
+
+@pytest.mark.parametrize("kind", ["EPS", "ICO", "PCX"])
+def test_other_formats_are_not_opened_under_a_borrowed_suffix(tmp_path: Path, kind: str) -> None:
+    file = tmp_path / "picture.png"
+    Image.new("RGB", (16, 16)).save(file, format=kind)
+    with pytest.raises(InlayError, match="no known image format"):
+        decode_image(file)
+    with file.open("rb") as stream, pytest.raises(InlayError, match="no known image format"):
+        decode_image(stream)
+    _, good = decode_files([file], (8, 8), 3, skip_bad=True)
+    assert not good.any()
+    assert common_size([file]) == common_size([])
 
 
 def test_sentences_of_single_images(tmp_path: Path) -> None:

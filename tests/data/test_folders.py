@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from inlay.data import load, splits
+from inlay.data import Stages, load, splits
 from inlay.data.images import ImageSet
 from inlay.errors import InlayError
 
@@ -39,6 +39,16 @@ def test_one_folder_per_class(tmp_path: Path) -> None:
     assert images.channels == 3 and images.size == (8, 8)
     assert splits(tmp_path) == ()
     assert load(tmp_path, split="test").fingerprint() == images.fingerprint()
+
+
+def test_numbered_classes_are_in_the_order_of_their_numbers(tmp_path: Path) -> None:
+    for number in range(12):
+        draw(tmp_path / "train" / str(number) / "a.png", number)
+        draw(tmp_path / "test" / str(number) / "a.png", 100 + number)
+    train, test = load(tmp_path), load(tmp_path, split="test")
+    assert train.class_names == test.class_names == tuple(str(number) for number in range(12))
+    assert labels(train) == values(train) == list(range(12))
+    assert Stages(train, test, base=3, novel=[2]).class_names(1) == ("3", "4")
 
 
 def test_flat_folder(tmp_path: Path) -> None:

@@ -51,6 +51,8 @@ def test_splits(tmp_path: Path) -> None:
         ({"images": IMAGES.astype(np.int32)}, r"images of a\.npz are of type int32"),
         ({"images": IMAGES[0]}, r"images of a\.npz have shape \[6, 5\]"),
         ({"images": IMAGES, "labels": [0, 1]}, r"3 images but 2 labels in a\.npz"),
+        ({"images": IMAGES, "labels": [0, 1, 2], "class_names": "abc"}, r"class_names of '.*a\.npz' have shape \[\]"),
+        ({"images": IMAGES, "labels": [0, 0, 0], "class_names": [["a", "b"]]}, r"have shape \[1, 2\]; save them as"),
         ({"images": IMAGES[:0]}, "holds no images"),
         ({"images": np.array([None])}, "cannot be read as arrays .* without Python objects"),
     ],

@@ -1,4 +1,7 @@
 import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -148,6 +151,50 @@ def test_progress(folder: Path) -> None:
 def test_bad_requests(what: Any, options: dict[str, Any], sentence: str) -> None:
     with pytest.raises(InlayError, match=sentence):
         load(what, **options)
+
+
+@contextmanager
+def ordinary_user() -> Iterator[None]:
+    """Nothing is unreadable to root."""
+    if os.geteuid() != 0:
+        yield
+        return
+    os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+@pytest.fixture
+def open_to_all() -> Iterator[Path]:
+    """A folder that an ordinary user can reach, unlike those of pytest."""
+    with tempfile.TemporaryDirectory() as name:
+        os.chmod(name, 0o755)
+        (Path(name) / "set" / "ant").mkdir(parents=True)
+        Image.new("L", (8, 8)).save(Path(name) / "set" / "ant" / "a.png")
+        yield Path(name)
+        for folder in (Path(name) / "set", Path(name) / "set" / "ant"):
+            folder.chmod(0o755)
+
+
+@pytest.mark.parametrize("locked", ["set", "set/ant"])
+@pytest.mark.parametrize("mode", [0o000, 0o444])
+def test_unreadable_folders(open_to_all: Path, locked: str, mode: int) -> None:
+    (open_to_all / locked).chmod(mode)
+    sources: list[Any] = [open_to_all / "set", open_to_all / "set" / "ant", [open_to_all / "set" / "ant" / "a.png"]]
+    with ordinary_user():
+        for each in sources:
+            with pytest.raises(InlayError, match=r"set.*' cannot be read .*permission denied\)"):
+                load(each)
+        if locked == "set":
+            with pytest.raises(InlayError, match=r"set.*' cannot be read \(permission denied\); make it readable"):
+                splits(open_to_all / "set")
+
+
+def test_a_path_beyond_all_limits() -> None:
+    with pytest.raises(InlayError, match=r"xxx' cannot be read \(file name too long\); make it readable, or name"):
+        load("x" * 300)
 
 
 def test_an_unknown_layout_lists_what_is_understood(tmp_path: Path) -> None:

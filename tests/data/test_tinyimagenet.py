@@ -1,3 +1,4 @@
+import shutil
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,9 @@ def test_missing_parts_are_named(root: Path) -> None:
     (root / "val" / "val_annotations.txt").write_text("val_0.JPEG\tn09\n")
     with pytest.raises(InlayError, match=r"Line 1 .* or an unknown class"):
         load(root, split="test")
+    shutil.rmtree(root / "val" / "images")
+    with pytest.raises(InlayError, match=r"folder '.*val/images' is missing; restore the original layout"):
+        load(root, split="test")
     (root / "val" / "val_annotations.txt").unlink()
     with pytest.raises(InlayError, match=r"val_annotations.txt' is missing"):
         load(root, split="test")
@@ -60,3 +64,10 @@ def test_missing_parts_are_named(root: Path) -> None:
     (root / "wnids.txt").write_text("")
     with pytest.raises(InlayError, match="names no classes"):
         load(root)
+
+
+@pytest.mark.parametrize("file", ["wnids.txt", "val/val_annotations.txt"])
+def test_text_that_is_not_utf_8(root: Path, file: str) -> None:
+    (root / file).write_bytes(b"n01\xff\n")
+    with pytest.raises(InlayError, match=rf"{Path(file).name}' is not UTF-8 text; download the data set again"):
+        load(root, split="test")

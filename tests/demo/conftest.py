@@ -14,7 +14,7 @@ def _few(images: ImageSet, per_class: int) -> ImageSet:
     return images.select(torch.cat(places))
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def small_demonstration() -> Iterator[None]:
     """The demonstration with forty images per digit and one epoch per stage."""
     train, test = demo_digits()

@@ -175,7 +175,7 @@ def test_ctrl_c_stops_at_the_end_of_the_step_with_the_state_kept(straight: dict[
 
 
 def test_ctrl_c_without_a_checkpoint_says_so() -> None:
-    with pytest.raises(Interrupted, match=r"^Stopped stage 1 at step 6 of 12; nothing was kept\.$"):
+    with pytest.raises(Interrupted, match=r"^Stopped stage 1 at step 6 of 12; nothing was kept: pass run=FOLDER"):
         _train(_loop(Keeping()), _press_ctrl_c_at(5))
 
 

@@ -84,6 +84,23 @@ def test_a_stage_truth_survives_json() -> None:
     assert StageTruth.from_json(json.loads(json.dumps(truth.to_json()))) == truth
 
 
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        ([], "a stage does not have exactly the keys matching, names"),
+        ({"matching": Matching(1, ("dog",), "train").to_json()}, "a stage does not have exactly the keys"),
+        ({"matching": {}, "names": []}, "it does not have exactly the keys"),
+        ({"matching": Matching(1, ("dog",), "train").to_json(), "names": "dog"}, "names is not a list of names"),
+        ({"matching": Matching(1, ("dog",), "train").to_json(), "names": [1]}, "names is not a list of names"),
+        ({"matching": Matching(1, ("dog", None), "train").to_json(), "names": ["cat"]}, "a cluster stands for a class"),
+    ],
+)
+def test_a_damaged_stage_truth_is_refused(data: object, reason: str) -> None:
+    with pytest.raises(InlayError) as caught:
+        StageTruth.from_json(data)
+    assert str(caught.value).startswith(f"The matching was damaged or edited by hand ({reason}")
+
+
 def test_match_on_test_matches_all_stages_together() -> None:
     # Outputs: 0, 1 base; 2, 3 of stage 1; 4 of stage 2.
     test = labelled(["ant", "cat", "cat", "dog", "dog", "emu", "emu"])
@@ -99,6 +116,19 @@ def test_match_on_test_looks_at_the_outputs_of_the_stages_alone() -> None:
     test = labelled(["cat", "cat", "dog"])
     logits = torch.tensor([[9.0, 0.0, 1.0], [9.0, 0.0, 1.0], [9.0, 2.0, 0.0]])
     assert match_on_test(logits, test, ["ant"], {1: [1, 2]})[1].matching.truth_of == ("dog", "cat")
+
+
+def test_classes_that_match_on_test_leaves_without_a_cluster_count_as_wrong() -> None:
+    # Outputs: 0 base; 1 of stage 1; 2 of stage 2. Emu and fox find no cluster.
+    test = labelled(["ant", "cat", "cat", "dog", "dog", "emu", "fox"])
+    logits = logits_for([0, 1, 1, 2, 2, 1, 2], 3)
+    found = match_on_test(logits, test, ["ant"], {1: [1], 2: [2]})
+    assert found == {
+        1: StageTruth(Matching(1, ("cat",), "test"), ("cat",)),
+        2: StageTruth(Matching(2, ("dog",), "test"), ("dog", "emu", "fox")),
+    }
+    scores, left_out = score_learner(logits, test, ["ant"], [0, 1, 2], [found[1], found[2]])
+    assert (scores.old, scores.new, scores.all, left_out) == (1.0, 2 / 4, 5 / 7, 0)
 
 
 def test_match_on_test_without_images_of_new_classes() -> None:

@@ -243,6 +243,13 @@ def test_predictions_outside_their_outputs_are_refused() -> None:
         score_predictions([0], [0], [0, 1], old_head=[1])
 
 
+def test_clusters_that_are_the_classes_under_other_numbers_have_an_nmi_of_one_at_most() -> None:
+    truth, clusters = [3, 4, 3, 1, 4, 3, 2], [2, 3, 2, 4, 3, 2, 1]
+    scores = score_predictions(clusters, truth, [0, 1, 1, 1, 1], new_head=clusters)
+    assert scores.nmi == scores.ari == 1.0
+    assert Scores.from_json(scores.to_json()) == scores
+
+
 def scores_json(**changes: object) -> dict[str, object]:
     truth, stages = hand_truth()
     return score(hand_logits(), truth, CLASS_STAGES, stages, matched_on="test").to_json() | changes
@@ -254,6 +261,10 @@ def test_scores_json_has_these_keys_and_comes_back() -> None:
     assert Scores.from_json(json.loads(json.dumps(data))).to_json() == data
     base = score([[1.0]], [0], [0])
     assert Scores.from_json(json.loads(json.dumps(base.to_json()))) == base
+
+
+def test_ari_alone_may_be_negative() -> None:
+    assert Scores.from_json(scores_json(ari=-0.5)).ari == -0.5
 
 
 @pytest.mark.parametrize(
@@ -268,6 +279,10 @@ def test_scores_json_has_these_keys_and_comes_back() -> None:
         (scores_json(all=None), "a score is not a fraction"),
         (scores_json(nmi=60.0), "a score is not a fraction"),
         (scores_json(groups={"base": True}), "a score is not a fraction"),
+        (scores_json(new_head=-0.1), "a score is not a fraction"),
+        (scores_json(nmi=-0.1), "a score is not a fraction"),
+        (scores_json(groups={"base": -0.1}), "a score is not a fraction"),
+        (scores_json(ari=-1.1), "ari is not a number from -1 to 1"),
         (scores_json(matched_on="val"), "matched_on is 'val'"),
         (scores_json(all=0.1), "the accuracy on all images is not the weighted mean"),
     ],

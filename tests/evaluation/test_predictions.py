@@ -111,6 +111,14 @@ def test_base_outputs_follow_the_given_class_names(tmp_path: Path) -> None:
         score_file(path, class_names=["dog", "elk"])
 
 
+def test_base_classes_with_numbers_for_names_follow_the_numbers(tmp_path: Path) -> None:
+    numbered = [f"test,0,{output},{output}" for output in range(12)]
+    assert score_file(written(tmp_path, "\n".join([HEADER, *numbered]))).all == 1.0
+    # One name that is no number: 10 comes before 2, as text.
+    mixed = ["test,0,10,0", "test,0,2,1", "test,0,cat,2"]
+    assert score_file(written(tmp_path, "\n".join([HEADER, *mixed]))).all == 1.0
+
+
 def test_rows_keep_their_lines_and_spaces_are_dropped(tmp_path: Path) -> None:
     path = tmp_path / "predictions.csv"
     path.write_text(f'{HEADER},old_head\n\n match , 1,"hen, red", 7,\ntest,0,cat,0,3\n', encoding="utf-8-sig")
@@ -201,5 +209,5 @@ def test_files_that_are_missing_or_not_text_are_refused(tmp_path: Path) -> None:
 def test_cluster_counts_must_fit_the_stages(tmp_path: Path) -> None:
     path = written(tmp_path, f"{HEADER}\ntest,0,cat,0\ntest,1,ant,1\n")
     for counts in ([], [1, 1], [0]):
-        with pytest.raises(InlayError, match="cluster_counts must be 1 numbers from 1, one for each later stage"):
+        with pytest.raises(InlayError, match=r"one number from 1 for each later stage; .* has 1 of them"):
             score_file(path, cluster_counts=counts)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import slow_losses
 from inlay import branches
-from inlay.data.augment import Normalisation
+from inlay.data.normalisation import Normalisation
 from inlay.discovery.drift import drift_map
 from inlay.discovery.refit import refit_linear
 from inlay.discovery.statistics import ClassStatistics, class_statistics

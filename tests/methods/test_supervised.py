@@ -8,7 +8,8 @@ from torch import Tensor, nn
 
 import slow_losses
 from inlay.backbones import build
-from inlay.data.augment import augmentation, normalisation_of
+from inlay.data.augment import augmentation
+from inlay.data.normalisation import normalisation_of
 from inlay.engine.loop import Batch, Loop
 from inlay.engine.randomness import generator
 from inlay.methods import BaseTask, train_base

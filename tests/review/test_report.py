@@ -10,8 +10,9 @@ import pytest
 import torch
 from PIL import Image
 
-from inlay.review.report import DiscoveredClass, Report, RunFacts, StageSection, render
-from inlay.review.results import Results
+from inlay.review.content import DiscoveredClass, Report, RunFacts, StageSection
+from inlay.review.report import render
+from inlay.review.results import FeatureBaseline, Results
 
 HOSTILE = "</title><script>alert(1)</script>\"'&<img src=x onerror=alert(2)>"
 VOID = {"meta", "img"}
@@ -163,6 +164,22 @@ def test_skipped_baselines_are_not_spoken_of(report: Report) -> None:
     assert "Supervised" not in html
     none = render(replace(report, stages=(base, replace(novel, baselines=None))))
     assert "Compared with" not in none
+
+
+@pytest.mark.parametrize(
+    ("base", "told"),
+    [
+        ("own", "; of two such networks the better was taken: the one of this run."),
+        ("plain", "; of two such networks the better was taken: a plain one, trained on the images as they are."),
+        (None, "."),
+    ],
+)
+def test_the_clustered_base_is_told(report: Report, base: str | None, told: str) -> None:
+    scores = FeatureBaseline(new_head=0.5) if base is None else FeatureBaseline(new_head=0.5, base=base)
+    novel = replace(report.stages[1], baselines={"kmeans_features": scores})
+    words = Page(render(replace(report, stages=(novel,)))).words
+    meaning = "plain clustering of what a base network sees, which never met the new classes"
+    assert f"{meaning}{told}" in words
 
 
 def test_base_stage_alone(report: Report) -> None:

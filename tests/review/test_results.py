@@ -87,6 +87,7 @@ def test_optional_parts_may_be_absent(results: Results, path: tuple[str | int, .
         ((*BASELINES, "forgetful"), 0.4, "baselines.forgetful must be an object"),
         ((*BASELINES, "forgetful"), {"new_head": 0.4}, "without the key 'new_head'"),
         ((*BASELINES, "kmeans_pixels"), {"new_head": 40}, "kmeans_pixels.new_head must be a fraction"),
+        ((*BASELINES, "kmeans_features"), {"base": "better"}, 'kmeans_features.base must be "own" or "plain"'),
     ],
 )
 def test_wrong_values_are_named(results: Results, path: tuple[str | int, ...], value: object, named: str) -> None:

@@ -37,7 +37,7 @@ READINGS_OF_THE_PAPER: list[tuple[int, str, Any]] = [
     (22, "training.weight_decay", 1e-4),
     (22, "training.schedule", "step"),
     (22, "training.decay_at", (170 / 200,)),
-    (22, "base.training.decay_at", (30 / 200, 60 / 200, 90 / 200)),
+    (22, "base.training.decay_at", (30 / 200, 60 / 200, 90 / 200, 120 / 200, 150 / 200, 180 / 200)),
     (22, "base.training.batch", 128),
 ]
 UNWEIGHTED_TERMS_OF_THE_PAPER = ["contrastive", "triplet", "regularization", "replay"]

@@ -62,7 +62,9 @@ def test_unknown_path_lists_all_settings(path: str) -> None:
     ("path", "value", "sentence"),
     [
         ("training.epochs", "1.5", "Setting 'training.epochs' must be a whole number, 0 or more; got '1.5'."),
-        ("base.training.batch", 0, "Setting 'base.training.batch' must be more than 0; got 0."),
+        ("base.training.batch", 0, "Setting 'base.training.batch' must be at least 2; got 0."),
+        ("classifier.ridge", 0, "Setting 'classifier.ridge' must be more than 0; got 0."),
+        ("assignment.partner_share", 1.5, "Setting 'assignment.partner_share' must be at most 1; got 1.5."),
         (
             "distillation.form",
             "rows",

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.backends import cudnn
+from torch.backends import cuda, cudnn
 
 from inlay.errors import InlayError
 
@@ -58,9 +58,12 @@ def full_precision_output(model: nn.Module, images: Tensor) -> Tensor:
 @contextmanager
 def _without_tf32() -> Iterator[None]:
     convolutions = cudnn.conv  # type: ignore[attr-defined]  # set when torch.backends.cudnn is imported
-    precision = convolutions.fp32_precision
-    convolutions.fp32_precision = "ieee"
+    operations = (convolutions, cuda.matmul)
+    precisions = [operation.fp32_precision for operation in operations]
     try:
+        for operation in operations:
+            operation.fp32_precision = "ieee"
         yield
     finally:
-        convolutions.fp32_precision = precision
+        for operation, precision in zip(operations, precisions, strict=True):
+            operation.fp32_precision = precision

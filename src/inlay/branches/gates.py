@@ -153,7 +153,7 @@ def gate(name_or_gate: str | Gate, **options: Any) -> Gate:
     gate_class = _GATES[name_or_gate]
     fields = dataclasses.fields(gate_class)
     known = [field.name for field in fields]
-    required = [field.name for field in fields if field.default is dataclasses.MISSING]
+    required = [f.name for f in fields if f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING]
     if not set(required) <= set(options) <= set(known):
         raise InlayError(
             f"Gate {name_or_gate!r} takes {', '.join(known) or 'no options'}"

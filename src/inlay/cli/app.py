@@ -1,6 +1,7 @@
 """The commands; their verbs are those of `inlay.Learner`."""
 
 import json
+import re
 import shlex
 import sys
 from pathlib import Path
@@ -15,6 +16,7 @@ from inlay.errors import InlayError, Interrupted
 from inlay.evaluation import Scores, score_file
 from inlay.knowledge import StageRecord
 from inlay.learner import Learner
+from inlay.methods import METHODS
 
 __all__ = ["app", "main"]
 
@@ -99,25 +101,46 @@ def evaluate(
     match: Annotated[str | None, typer.Option(help="The images of the discovery stages, with labels.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     device: Device = "auto",
+    skip_bad: SkipBad = False,
 ) -> None:
     """Score a run on labelled test images.
 
     Example: inlay evaluate shop.inlay photos/test --match photos/new-labelled
     """
     learner = _open(run, device, quiet=as_json)
-    _tell_scores(learner.evaluate(data, match), as_json)
+    _tell_scores(learner.evaluate(data, match, skip_bad=skip_bad), as_json)
+    if not as_json:
+        _console.print(str(run))
 
 
 @app.command()
 def score(
     predictions: Annotated[Path, typer.Argument(help="CSV file: split,stage,truth,prediction.", show_default=False)],
+    class_names: Annotated[
+        str | None,
+        typer.Option(
+            help="Base classes in the order of their outputs, such as cat,dog; by default those of the file, "
+            "sorted as numbers where all are whole numbers, else as text."
+        ),
+    ] = None,
+    cluster_counts: Annotated[
+        str | None,
+        typer.Option(
+            help="Number of outputs of stage 1, 2, and so on, such as 3,3; by default as many as the stage has "
+            "true classes in the file."
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Score the predictions of another method in the same way.
 
+    Outputs count from 0: first the base classes in their order, then those of stage 1, 2, and so on, in any order.
+
     Example: inlay score predictions.csv
     """
-    _tell_scores(score_file(predictions), as_json)
+    names = None if class_names is None else _class_names(class_names)
+    counts = None if cluster_counts is None else _cluster_counts(cluster_counts)
+    _tell_scores(score_file(predictions, class_names=names, cluster_counts=counts), as_json)
 
 
 @app.command()
@@ -168,6 +191,16 @@ def info(run: Run) -> None:
 
 
 @app.command()
+def methods() -> None:
+    """List the discovery methods.
+
+    Example: inlay methods
+    """
+    for entry in METHODS.values():
+        _console.print(f"{entry.name:<8}{entry.summary}")
+
+
+@app.command()
 def demo(
     out: Annotated[Path | None, typer.Option(help="Folder to make; by default a new one under runs/.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of split and initialisation.")] = 0,
@@ -200,6 +233,9 @@ def main() -> None:
     except Interrupted as stop:
         _errors.print(str(stop))
         sys.exit(130)
+    except KeyboardInterrupt:
+        _errors.print("Stopped; repeat the command to go on from the last finished step.")
+        sys.exit(130)
     except InlayError as error:
         _errors.print(f"Error: {error}")
         sys.exit(2)
@@ -221,6 +257,20 @@ def _changes(changes: list[str] | None) -> dict[str, str]:
             raise InlayError(f"Write --set {name}=VALUE instead of --set {change}.")
         pairs[name] = value
     return pairs
+
+
+def _class_names(text: str) -> list[str]:
+    names = [part.strip() for part in text.split(",")]
+    if not all(names):
+        raise InlayError(f"Write --class-names as names with commas between them, such as cat,dog, not {text!r}.")
+    return names
+
+
+def _cluster_counts(text: str) -> list[int]:
+    parts = [part.strip() for part in text.split(",")]
+    if not all(re.fullmatch("[0-9]{1,6}", part) for part in parts):
+        raise InlayError(f"Write --cluster-counts as numbers with commas between them, such as 3,3, not {text!r}.")
+    return [int(part) for part in parts]
 
 
 def _tell_stage(learner: Learner, record: StageRecord) -> None:

@@ -64,7 +64,8 @@ class TerminalProgress:
             self._last_line = time.monotonic()
             pace = (self._last_line - self._began) / max(1, done - self._first)
             left = pace * (self._total - done)
-            self.note(f"{self._name}: step {done} of {self._total}, {left:.0f} s left; {text}")
+            losses_text = f"; {text}" if text else ""
+            self.note(f"{self._name}: step {done} of {self._total}, {left:.0f} s left{losses_text}")
 
     def finish(self) -> None:
         """Remove the bar."""

@@ -8,6 +8,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from inlay.data.listing import class_order
 from inlay.errors import InlayError
 
 __all__ = ["Array", "Labels", "as_images", "as_labels", "is_array"]
@@ -46,7 +47,7 @@ def as_labels(labels: Labels, class_names: Sequence[str] | None, origin: str) ->
 
     Args:
         labels: One integer or one string per image. With class names, an integer is an index into them and a
-            string is one of them; without, the sorted distinct labels become the class names.
+            string is one of them; without, the distinct labels become the class names (see `class_order`).
         class_names: The names of all classes in order, or None.
         origin: Where the labels came from, for the error messages.
 
@@ -56,9 +57,11 @@ def as_labels(labels: Labels, class_names: Sequence[str] | None, origin: str) ->
     Raises:
         InlayError: The labels are neither integers nor strings, or do not fit the class names.
     """
-    values = labels.cpu().numpy() if isinstance(labels, Tensor) else np.asarray(labels)
+    values = _as_values(labels, origin)
     if values.ndim != 1:
         raise InlayError(f"The labels of {origin} have shape {list(values.shape)}; pass one label per image.")
+    if isinstance(class_names, str):
+        raise InlayError(f"The class names of {origin} are one text, '{class_names}'; pass a list of names.")
     names = None if class_names is None else tuple(str(name) for name in class_names)
     if names is not None and len(set(names)) != len(names):
         raise InlayError(f"The class names of {origin} contain a name twice; give each class a name of its own.")
@@ -111,9 +114,18 @@ def _channels_first(pixels: Tensor, origin: str) -> Tensor:
     return pixels if first else pixels.permute(0, 3, 1, 2)
 
 
+def _as_values(labels: Labels, origin: str) -> npt.NDArray[Any]:
+    if isinstance(labels, Tensor):
+        return labels.cpu().numpy()
+    try:
+        return np.asarray(labels)
+    except ValueError as error:
+        raise InlayError(f"The labels of {origin} differ in length; pass one integer or string per image.") from error
+
+
 def _from_strings(labels: list[str], names: tuple[str, ...] | None, origin: str) -> tuple[Tensor, tuple[str, ...]]:
     if names is None:
-        names = tuple(sorted(set(labels)))
+        names = tuple(class_order(set(labels)))
     index = {name: number for number, name in enumerate(names)}
     unknown = next((label for label in labels if label not in index), None)
     if unknown is not None:

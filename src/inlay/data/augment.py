@@ -13,7 +13,7 @@ from torch import Tensor
 
 from inlay.errors import InlayError
 
-__all__ = ["VIEWS", "Augmentation", "Fill", "Normalisation", "augmentation", "normalisation_of"]
+__all__ = ["VIEWS", "Augmentation", "Fill", "augmentation"]
 
 Fill = Literal["zero", "reflect"]
 
@@ -341,59 +341,3 @@ def augmentation(name: str) -> Augmentation:
     if name not in VIEWS:
         raise InlayError(f"There is no augmentation '{name}'; write one of {', '.join(VIEWS)}.")
     return VIEWS[name]
-
-
-@dataclass(frozen=True)
-class Normalisation:
-    """Shifts and scales each channel to a mean of 0 and a standard deviation of 1.
-
-    Attributes:
-        mean: Mean of each channel of images in 0..1.
-        std: Standard deviation of each channel, above 0.
-
-    Raises:
-        ValueError: The two differ in length, or a deviation is not above 0.
-    """
-
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-
-    def __post_init__(self) -> None:
-        if len(self.mean) != len(self.std) or not all(0 < value < math.inf for value in self.std):
-            raise ValueError(f"mean and std must be as long as each other and std above 0; got {self}")
-
-    def __call__(self, images: Tensor) -> Tensor:
-        """Normalise float images in 0..1, [B, C, H, W], to the same shape and type.
-
-        Raises:
-            ValueError: The images are not floats or have another number of channels.
-        """
-        if not images.is_floating_point() or images.ndim != 4 or images.shape[1] != len(self.mean):
-            raise ValueError(f"images must be floats [B, {len(self.mean)}, H, W]; got {tuple(images.shape)}")
-        mean, std = (images.new_tensor(values)[:, None, None] for values in (self.mean, self.std))
-        return (images - mean) / std
-
-
-def normalisation_of(images: Tensor) -> Normalisation:
-    """Measure the mean and the standard deviation of each channel over all images and pixels.
-
-    Args:
-        images: Bytes, [N, C, H, W].
-
-    Returns:
-        The figures for images in 0..1, computed in float64; a channel that never changes gets a deviation of
-        1, so that normalising makes it 0 throughout.
-
-    Raises:
-        ValueError: The images are not bytes of this shape, or there are none.
-    """
-    if images.dtype != torch.uint8 or images.ndim != 4 or images.numel() == 0:
-        raise ValueError(f"images must be uint8 [N, C, H, W]; got {images.dtype} {tuple(images.shape)}")
-    levels = torch.arange(256, dtype=torch.float64) / 255
-    # Counts of the 256 levels say all there is to know without a float copy of the images.
-    counts = [torch.bincount(channel.flatten(), minlength=256).cpu() for channel in images.unbind(dim=1)]
-    shares = torch.stack(counts).double() / counts[0].sum()
-    mean = (shares * levels).sum(dim=1)
-    std = (shares * (levels - mean[:, None]).square()).sum(dim=1).sqrt()
-    constant = (shares == 1).any(dim=1)
-    return Normalisation(tuple(mean.tolist()), tuple(std.masked_fill(constant, 1.0).tolist()))

@@ -4,13 +4,16 @@ import hashlib
 import json
 import os
 import tempfile
+import time
 import tokenize
 import zlib
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+import PIL
 from numpy.lib.format import read_array
 
 from inlay.data.pixels import Pixels, Size
@@ -18,7 +21,11 @@ from inlay.data.pixels import Pixels, Size
 __all__ = ["cache_folder", "cache_key", "read_cache", "write_cache"]
 
 # Raised whenever the same files would be decoded to other pixels, or the file layout below changes.
-_FORMAT = 1
+_FORMAT = 2
+
+# Marks unfinished files as ours, since $INLAY_CACHE may name a folder that other programs use.
+_UNFINISHED = ("inlay-", ".part")
+_UNFINISHED_SECONDS = 24 * 60 * 60
 
 # A damaged header can claim anything, a shape beyond all memory included.
 _UNREADABLE = (OSError, ValueError, EOFError, SyntaxError, TypeError, MemoryError, tokenize.TokenError)
@@ -31,14 +38,14 @@ def cache_folder() -> Path:
 
 
 def cache_key(files: Sequence[Path], size: Size | None, channels: int) -> str:
-    """Hexadecimal key of a decoding job: it changes with any file's path, length or date of change.
+    """Hexadecimal key of a decoding job: it changes with Pillow, and with any file's path, length or date of change.
 
     Args:
         files: The files in order.
         size: The size asked for; None when it is chosen from the files.
         channels: The channels asked for.
     """
-    key = hashlib.blake2b(json.dumps([_FORMAT, size, channels]).encode(), digest_size=16)
+    key = hashlib.blake2b(json.dumps([_FORMAT, PIL.__version__, size, channels]).encode(), digest_size=16)
     for file in files:
         key.update(json.dumps([os.path.abspath(file), *_stamp(file)]).encode())
     return key.hexdigest()
@@ -63,7 +70,7 @@ def read_cache(key: str, count: int) -> tuple[Pixels, npt.NDArray[np.bool_]] | N
         and good.shape == (count,)
         and len(pixels) == good.sum()
         and checksum.shape == ()
-        and int(checksum) == _checksum(pixels)
+        and int(checksum) == _checksum(pixels, good)
     )
     return (pixels, good) if whole else None
 
@@ -82,10 +89,13 @@ def write_cache(key: str, pixels: Pixels, good: npt.NDArray[np.bool_]) -> None:
     try:
         target = _file_of(key)
         target.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=target.parent, suffix=".part", delete=False) as file:
+        _sweep(target.parent)
+        with tempfile.NamedTemporaryFile(
+            dir=target.parent, prefix=_UNFINISHED[0], suffix=_UNFINISHED[1], delete=False
+        ) as file:
             unfinished = file.name
-            # Three arrays one after the other in one file; the last proves that the first is whole.
-            for array in (pixels, good, np.array(_checksum(pixels), dtype=np.int64)):
+            # Three arrays one after the other in one file; the last proves that the others are whole.
+            for array in (pixels, good, np.array(_checksum(pixels, good), dtype=np.int64)):
                 np.save(file, array, allow_pickle=False)
         os.replace(unfinished, target)
         unfinished = None
@@ -100,8 +110,21 @@ def _file_of(key: str) -> Path:
     return cache_folder() / f"{key}.npy"
 
 
-def _checksum(pixels: Pixels) -> int:
-    return zlib.crc32(np.ascontiguousarray(pixels).data.cast("B")) if pixels.size else 0
+def _sweep(folder: Path) -> None:
+    """Remove what runs that were killed while writing left behind."""
+    oldest = time.time() - _UNFINISHED_SECONDS
+    for file in folder.glob("*".join(_UNFINISHED)):
+        with suppress(OSError):
+            if file.stat().st_mtime < oldest:
+                file.unlink()
+
+
+def _checksum(pixels: Pixels, good: npt.NDArray[np.bool_]) -> int:
+    checksum = 0
+    for array in (pixels, good):
+        # An empty array cannot be cast to bytes.
+        checksum = zlib.crc32(np.ascontiguousarray(array).data.cast("B"), checksum) if array.size else checksum
+    return checksum
 
 
 def _stamp(file: Path) -> tuple[int, int]:

@@ -1,16 +1,15 @@
 """CIFAR-10 and CIFAR-100 as their authors publish them for Python."""
 
 import pickle
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from inlay.data.images import ImageSet
 from inlay.data.listing import Reader, Split
+from inlay.data.pickles import PickledArray, read_pickle
 from inlay.errors import InlayError
 
 __all__ = ["READER"]
@@ -59,7 +58,10 @@ def _read(path: Path, split: Split) -> ImageSet:
         raise InlayError(f"'{path}' holds more than one CIFAR; name one of its folders, such as '{found[0][0]}'.")
     folder, edition = found[0]
     meta = _unpickle(folder / edition.meta)
-    class_names = tuple(_text(name) for name in _entry(meta, edition.class_names, list, folder / edition.meta))
+    names = _entry(meta, edition.class_names, list, folder / edition.meta)
+    if not all(isinstance(name, str | bytes) for name in names):
+        raise _damaged(folder / edition.meta, f"its '{edition.class_names}' are not all text")
+    class_names = tuple(_text(name) for name in names)
     parts = [_read_batch(folder / name, edition.labels, class_names) for name in edition.files[split]]
     labels = [part.labels for part in parts if part.labels is not None]
     return ImageSet(
@@ -72,9 +74,9 @@ def _read(path: Path, split: Split) -> ImageSet:
 
 def _read_batch(file: Path, label_key: str, class_names: tuple[str, ...]) -> ImageSet:
     batch = _unpickle(file)
-    data = _entry(batch, "data", np.ndarray, file)
-    if data.dtype != np.uint8 or data.ndim != 2 or data.shape[1] != 3 * 32 * 32:
-        raise _damaged(file, f"its data are {data.dtype} {list(data.shape)}")
+    data = _entry(batch, "data", PickledArray, file).values
+    if data.ndim != 2 or data.shape[1] != 3 * 32 * 32:
+        raise _damaged(file, f"its data have shape {list(data.shape)}")
     labels = _entry(batch, label_key, list, file)
     return ImageSet.from_arrays(data.reshape(-1, 3, 32, 32), labels, class_names, origin=file.name)
 
@@ -85,58 +87,23 @@ def _entry(content: dict[str, Any], key: str, kind: type, file: Path) -> Any:
     return content[key]
 
 
-def _text(value: object) -> str:
-    return value.decode("latin1") if isinstance(value, bytes) else str(value)
+def _text(value: str | bytes) -> str:
+    return value.decode("latin1") if isinstance(value, bytes) else value
 
 
 def _damaged(file: Path, reason: str) -> InlayError:
     return InlayError(f"'{file}' is not a sound CIFAR file ({reason}); download the data set again.")
 
 
-def _encode(text: str, encoding: str) -> bytes:
-    """Stands in for the general encoder by which Python 3 writes byte strings into old pickle formats."""
-    if encoding not in ("latin1", "latin-1"):
-        raise pickle.UnpicklingError(f"it asks for the encoding {encoding}")
-    return text.encode("latin1")
-
-
-_rebuild_array: Callable[..., Any] = np.empty(0).__reduce__()[0]  # type: ignore[assignment]
-
-_ALLOWED: dict[tuple[str, str], Any] = {
-    ("numpy", "ndarray"): np.ndarray,
-    ("numpy", "dtype"): np.dtype,
-    ("numpy.core.multiarray", "_reconstruct"): _rebuild_array,
-    ("numpy._core.multiarray", "_reconstruct"): _rebuild_array,
-    ("_codecs", "encode"): _encode,
-}
-
-
-class _ArraysOnly(pickle.Unpickler):
-    """Reads numpy arrays and plain containers; a pickle that names anything else is refused, not run."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        if (module, name) not in _ALLOWED:
-            raise pickle.UnpicklingError(f"it asks for {module}.{name}, which no CIFAR file needs")
-        return _ALLOWED[module, name]
-
-
 def _unpickle(file: Path) -> dict[str, Any]:
     try:
         with file.open("rb") as stream:
-            content = _ArraysOnly(stream, encoding="latin1").load()
-    except (
-        OSError,
-        pickle.UnpicklingError,
-        EOFError,
-        ValueError,
-        LookupError,
-        TypeError,
-        AttributeError,
-    ) as error:
+            content = read_pickle(stream)
+    except (OSError, pickle.UnpicklingError) as error:
         raise _damaged(file, str(error)) from error
     if not isinstance(content, dict):
         raise _damaged(file, "it holds no dictionary")
-    return {_text(key): value for key, value in content.items()}
+    return {_text(key): value for key, value in content.items() if isinstance(key, str | bytes)}
 
 
 def _splits(path: Path) -> tuple[Split, ...]:

@@ -8,6 +8,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import BinaryIO, TypeAlias, TypeVar
 
@@ -17,6 +18,7 @@ import torch
 from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
+from inlay.data.listing import IMAGE_SUFFIXES
 from inlay.data.pixels import Pixels, Size, as_size, check_channels, convert, fit, to_array
 from inlay.errors import InlayError
 
@@ -39,6 +41,7 @@ _DECODER_ERRORS = (
     LookupError,
     TypeError,
     OverflowError,
+    RuntimeError,
     struct.error,
     zlib.error,
     Image.DecompressionBombError,
@@ -169,9 +172,17 @@ def _bombs_are_errors() -> Iterator[None]:
         yield
 
 
+@cache
+def _formats() -> tuple[str, ...]:
+    """Pillow's names of the formats that are read, so that a renamed file cannot reach, say, Ghostscript."""
+    format_of = Image.registered_extensions()
+    wanted = {format_of[suffix] for suffix in IMAGE_SUFFIXES if suffix in format_of}
+    return tuple(name for name in Image.ID if name in wanted)
+
+
 def _read(source: _File, size: Size | None, channels: int) -> Pixels:
     try:
-        with Image.open(source) as opened:
+        with Image.open(source, formats=_formats()) as opened:
             image = convert(ImageOps.exif_transpose(opened), channels)
         return to_array(image if size is None else fit(image, size))
     except _DECODER_ERRORS as error:
@@ -180,7 +191,7 @@ def _read(source: _File, size: Size | None, channels: int) -> Pixels:
 
 def _size_of(file: Path) -> Size | None:
     try:
-        with Image.open(file) as image:
+        with Image.open(file, formats=_formats()) as image:
             lies_on_its_side = image.getexif().get(ExifTags.Base.Orientation) in (5, 6, 7, 8)
             return image.size if lies_on_its_side else (image.height, image.width)
     except _DECODER_ERRORS:

@@ -1,14 +1,18 @@
 """What a reader of some data layout hands over."""
 
+from __future__ import annotations
+
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from inlay.data.images import ImageSet
+if TYPE_CHECKING:
+    # Image sets order their classes by the rule below, so at run time they import this module.
+    from inlay.data.images import ImageSet
 
-__all__ = ["IMAGE_SUFFIXES", "Listing", "Reader", "Split", "image_files", "sub_folders"]
+__all__ = ["IMAGE_SUFFIXES", "Listing", "Reader", "Split", "class_order", "image_files", "sub_folders"]
 
 Split: TypeAlias = Literal["train", "test"]
 
@@ -58,6 +62,15 @@ class Reader:
     splits: Callable[[Path], tuple[Split, ...]] = _no_splits
 
 
+def class_order(names: Iterable[str]) -> list[str]:
+    """The native order of classes: as numbers if all names are whole numbers (2 before 10), else as text."""
+    unordered = list(names)
+    if not all(name.isascii() and name.isdigit() for name in unordered):
+        return sorted(unordered)
+    longest = max(map(len, unordered), default=0)
+    return sorted(unordered, key=lambda name: (name.zfill(longest), name))
+
+
 def image_files(folder: Path) -> list[Path]:
     """The image files directly in a folder, sorted by name; hidden files are not images."""
     with os.scandir(folder) as entries:
@@ -66,10 +79,10 @@ def image_files(folder: Path) -> list[Path]:
 
 
 def sub_folders(folder: Path) -> list[Path]:
-    """The folders directly in a folder, sorted by name, without the hidden ones."""
+    """The folders directly in a folder in the order of classes, without the hidden ones."""
     with os.scandir(folder) as entries:
         names = [entry.name for entry in entries if entry.is_dir() and not entry.name.startswith(".")]
-    return [folder / name for name in sorted(names)]
+    return [folder / name for name in class_order(names)]
 
 
 def _is_image(name: str) -> bool:

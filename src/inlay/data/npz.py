@@ -37,8 +37,12 @@ def _read(path: Path, split: Split) -> ImageSet:
             )
         images = archive[f"{prefix}images"]
         labels = archive[f"{prefix}labels"] if f"{prefix}labels" in archive.files else None
-        class_names = archive["class_names"].tolist() if "class_names" in archive.files else None
-    return ImageSet.from_arrays(images, labels, class_names, origin=path.name)
+        class_names = archive["class_names"] if "class_names" in archive.files else None
+    if class_names is not None and class_names.ndim != 1:
+        raise InlayError(
+            f"The class_names of '{path}' have shape {list(class_names.shape)}; save them as a list of names."
+        )
+    return ImageSet.from_arrays(images, labels, None if class_names is None else class_names.tolist(), origin=path.name)
 
 
 def _splits_among(names: list[str]) -> tuple[Split, ...]:

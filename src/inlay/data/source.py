@@ -1,7 +1,8 @@
 """The one way in for images: whatever holds them, `load` makes an `ImageSet` of it."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeAlias, cast
 
@@ -71,7 +72,8 @@ def load(
         raise InlayError(f"There is no split {split!r}; write 'train' or 'test'.")
     target = as_size(size)
     check_channels(channels)
-    found = _demo(split, target) if _is_demo(source) else _open(source, split)
+    with _disk_errors_in_words():
+        found = _demo(split, target) if _is_demo(source) else _open(source, split)
     if isinstance(found, Listing):
         return _decoded(found, target, channels or _FILE_CHANNELS, skip_bad, cache, on_progress)
     if len(found) == 0:
@@ -83,14 +85,26 @@ def splits(source: Source) -> tuple[Split, ...]:
     """The splits a source offers; empty if it is one undivided set of images.
 
     Raises:
-        InlayError: The source is a path that is missing or not understood.
+        InlayError: The source is a path that is missing, unreadable or not understood.
     """
     if _is_demo(source):
         return ("train", "test")
     if not isinstance(source, str | os.PathLike):
         return ()
-    path = _existing(source)
-    return _reader_of(path).splits(path)
+    with _disk_errors_in_words():
+        path = _existing(source)
+        return _reader_of(path).splits(path)
+
+
+@contextmanager
+def _disk_errors_in_words() -> Iterator[None]:
+    """Any question about a path can fail where its folders are not readable, so it is caught once for all."""
+    try:
+        yield
+    except OSError as error:
+        what = "The source" if error.filename is None else f"'{error.filename}'"
+        reason = (error.strerror or "unknown reason").lower()
+        raise InlayError(f"{what} cannot be read ({reason}); make it readable, or name another path.") from error
 
 
 def _is_demo(source: Source) -> bool:

@@ -14,7 +14,7 @@ def _recognises(path: Path) -> bool:
 
 def _read(path: Path, split: Split) -> Listing:
     # The order of wnids.txt is arbitrary; published splits count the classes in sorted order.
-    class_names = tuple(sorted((path / "wnids.txt").read_text(encoding="utf-8").split()))
+    class_names = tuple(sorted(_text(path / "wnids.txt").split()))
     if not class_names:
         raise InlayError(f"'{path / 'wnids.txt'}' names no classes; download the data set again.")
     return _train(path, class_names) if split == "train" else _val(path, class_names)
@@ -37,20 +37,30 @@ def _val(path: Path, class_names: tuple[str, ...]) -> Listing:
     annotations = path / "val" / "val_annotations.txt"
     if not annotations.is_file():
         raise InlayError(f"'{annotations}' is missing; restore the original layout of the val folder.")
+    images = annotations.parent / "images"
+    if not images.is_dir():
+        raise InlayError(f"The folder '{images}' is missing; restore the original layout of the val folder.")
     index = {wnid: label for label, wnid in enumerate(class_names)}
-    present = {file.name for file in image_files(annotations.parent / "images")}
+    present = {file.name for file in image_files(images)}
     files: list[Path] = []
     labels: list[int] = []
-    for number, line in enumerate(annotations.read_text(encoding="utf-8").splitlines(), start=1):
+    for number, line in enumerate(_text(annotations).splitlines(), start=1):
         name, wnid = (*line.split("\t"), "", "")[:2]
         if name not in present or wnid not in index:
             raise InlayError(
                 f"Line {number} of '{annotations}' names a missing image or an unknown class; "
                 "download the data set again."
             )
-        files.append(annotations.parent / "images" / name)
+        files.append(images / name)
         labels.append(index[wnid])
     return Listing(tuple(files), tuple(labels), class_names)
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise InlayError(f"'{file}' is not UTF-8 text; download the data set again.") from error
 
 
 def _splits(path: Path) -> tuple[Split, ...]:

@@ -1,6 +1,7 @@
 """Other ways to do the stages of the demonstration, on the same images."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -31,14 +32,16 @@ def demo_baselines(stages: Stages, base: Knowledge, seed: int, workshop: Worksho
         The baselines of each discovery stage.
     """
     workshop.progress.note("Baselines: k-means, fine-tuning without memory, supervised training on everything.")
-    plain = learn_base(stages.base, BACKBONE, plain_settings(), seed, workshop)
-    ceiling = learn_base(_everything(stages), BACKBONE, demo_settings(), seed, workshop)
+    plain = learn_base(stages.base, BACKBONE, plain_settings(), seed, replace(workshop, label="plain base: "))
+    supervised = replace(workshop, label="supervised on everything: ")
+    ceiling = learn_base(_everything(stages), BACKBONE, demo_settings(), seed, supervised)
+    forgetting = replace(workshop, label="forgetful fine-tuning: ")
     forgetful = base
     truths: list[StageTruth] = []
     found: list[Baselines] = []
     for stage in range(1, stages.count + 1):
         classes = len(stages.class_names(stage))
-        forgetful = learn_stage(forgetful, stages.unlabelled(stage), classes, forgetful_settings(), workshop)
+        forgetful = learn_stage(forgetful, stages.unlabelled(stage), classes, forgetful_settings(), forgetting)
         truths.append(_truth(forgetful, stages.labelled(stage)))
         features = {"own": _kmeans_features(stages, stage, base, seed)}
         features["plain"] = _kmeans_features(stages, stage, plain, seed)
@@ -68,8 +71,7 @@ def _everything(stages: Stages) -> ImageSet:
 
 def _truth(knowledge: Knowledge, labelled: ImageSet) -> StageTruth:
     record = knowledge.record
-    cluster_of = dict(zip(record.fingerprints, record.clusters, strict=True))
-    return match_stage(record.index, cluster_of, len(record.class_names), labelled)
+    return match_stage(record.index, record.cluster_of(), len(record.class_names), labelled)
 
 
 def _forgetful_scores(knowledge: Knowledge, stages: Stages, stage: int, truths: Sequence[StageTruth]) -> Scores:

@@ -75,7 +75,8 @@ def run_demo(
     for stage in range(stages.count + 1):
         learner = _learned(run, stages, stage, seed, news)
         labelled = stages.labelled(stage) if stage else None
-        metrics = cast(Metrics, learner.evaluate(stages.test(stage), match=labelled).to_json())
+        scores = learner.evaluate(stages.test(stage), match=labelled).to_json()
+        metrics = cast(Metrics, {name: value for name, value in scores.items() if name != "counts"})
         results.append(_stage_results(learner.stages[stage], metrics, stages))
         discovered.append(() if labelled is None else _discovered(learner, labelled))
     if baselines:
@@ -113,12 +114,13 @@ def _stage_results(record: StageRecord, metrics: Metrics, stages: Stages) -> Sta
         classes=list(stages.class_names(record.index)),
         metrics=metrics,
         merge=cast(Merge | None, record.merge),
+        baselines=None,
         seconds=record.seconds,
     )
 
 
 def _discovered(learner: Learner, labelled: ImageSet) -> tuple[DiscoveredClass, ...]:
-    """Show each class of the latest stage by the images that it is surest of."""
+    """Show each class of the latest stage by some of its images, the surest first."""
     record = learner.stages[-1]
     assert labelled.labels is not None
     truth = [labelled.class_names[label] for label in labelled.labels.tolist()]

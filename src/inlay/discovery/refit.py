@@ -13,14 +13,13 @@ def refit_linear(
     classes: int,
     weight_decay: float = 1e-4,
     iterations: int = 200,
-    class_balanced: bool = True,
-    start: tuple[Tensor, Tensor] | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Fit multinomial logistic regression by L-BFGS, deterministically.
 
-    Minimises the mean cross-entropy plus weight_decay / 2 times the squared norm of the weights (not of the
-    biases). Features are standardised for the fit, which is where the penalty applies; the scale is folded
-    back into the result. A class without samples gets a zero row and a bias 1 below the lowest of the others.
+    Minimises the mean cross-entropy, in which every class present counts the same, plus weight_decay / 2 times
+    the squared norm of the weights (not of the biases). Features are standardised for the fit, which is where the
+    penalty applies; the scale is folded back into the result. A class without samples gets a zero row and a bias 1
+    below the lowest of the others.
 
     Args:
         features: Features, [N, D].
@@ -28,8 +27,6 @@ def refit_linear(
         classes: Rows of the result.
         weight_decay: Strength of the penalty, above 0 to make the optimum unique.
         iterations: Most L-BFGS iterations.
-        class_balanced: Weigh samples so that every class present counts the same.
-        start: Weight [classes, D] and bias [classes] to start from instead of zero.
 
     Returns:
         The weight, [classes, D], and the bias, [classes], for the raw features, in at least float32.
@@ -50,10 +47,7 @@ def refit_linear(
 
     weight = points.new_zeros(len(present), points.shape[1])
     bias = points.new_zeros(len(present))
-    if start is not None:
-        given_weight, given_bias = (tensor.detach().to(points)[present] for tensor in start)
-        weight, bias = given_weight * scale, given_bias + given_weight @ centre
-    balance = 1.0 / counts[present].to(points) if class_balanced else None
+    balance = 1.0 / counts[present].to(points)
     targets = torch.searchsorted(present, labels)
     _minimise((points - centre) / scale, targets, weight, bias, balance, weight_decay, iterations)
 
@@ -70,7 +64,7 @@ def _minimise(
     targets: Tensor,
     weight: Tensor,
     bias: Tensor,
-    balance: Tensor | None,
+    balance: Tensor,
     weight_decay: float,
     iterations: int,
 ) -> None:

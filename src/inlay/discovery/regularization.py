@@ -4,10 +4,10 @@ import math
 
 from torch import Tensor
 
-__all__ = ["mean_probability"]
+__all__ = ["divergence_from_uniform"]
 
 
-def mean_probability(logits: Tensor) -> Tensor:
+def divergence_from_uniform(logits: Tensor) -> Tensor:
     """Measure how far the mean prediction of a batch is from uniform (Eq. 5).
 
     The value is log K - H(p), p being the batch mean of the softmax: 0 if all classes are used equally, log K

@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-__all__ = ["mine", "triplet_comparison", "triplet_loss"]
+__all__ = ["mine", "triplet_comparison"]
 
 
 def mine(features: Tensor) -> tuple[Tensor, Tensor]:
@@ -64,30 +64,3 @@ def triplet_comparison(
     to_positive = (anchor_p - positive_p).square().sum(dim=1) / divisor
     to_negative = (anchor_p - negative_p).square().sum(dim=1) / divisor
     return F.relu(to_positive - to_negative + margin).mean()
-
-
-def triplet_loss(
-    logits_anchor: Tensor,
-    logits_other: Tensor,
-    features: Tensor,
-    margin: float = 1.0,
-    classes: int | None = None,
-) -> Tensor:
-    """Mine triplets from features and compare their novel-class probabilities (Eq. 4).
-
-    Args:
-        logits_anchor: Novel-head logits of the anchors, [B, K].
-        logits_other: Novel-head logits the positives and negatives are taken from, [B, K]: the same view or
-            the other one, in the same order.
-        features: Features that decide which rows are similar, [B, D].
-        margin: See `triplet_comparison`.
-        classes: See `triplet_comparison`.
-
-    Returns:
-        The scalar mean over anchors.
-    """
-    positive, negative = mine(features)
-    others = logits_other.softmax(dim=1)
-    return triplet_comparison(
-        logits_anchor.softmax(dim=1), others[positive], others[negative], margin=margin, classes=classes
-    )

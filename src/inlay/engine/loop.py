@@ -10,6 +10,7 @@ Because every random draw is a function of the step, a loop that is stopped at a
 from its checkpoint ends with the same weights, bit for bit on one CPU.
 """
 
+import math
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -101,12 +102,13 @@ class Loop:
             weight_decay=self.settings.weight_decay,
             nesterov=self.settings.nesterov and self.settings.momentum > 0,
         )
-        self.steps_per_epoch = max(1, self.images // self.settings.batch)
+        self.steps_per_epoch = math.ceil(self.images / self.settings.batch)
         self.total = self.settings.epochs * self.steps_per_epoch
         self.step = 0
         self._watch = InterruptWatch()
         self._losses: dict[str, Tensor] = {}
-        self._last_kept = self._last_read = time.monotonic()
+        self._seconds_before = 0.0
+        self._began = self._last_kept = self._last_read = time.monotonic()
 
     def __enter__(self) -> "Loop":
         """Restore the checkpoint, if there is one, and begin.
@@ -142,6 +144,8 @@ class Loop:
             self._read_and_keep()
         if self.keeping.path is not None:
             self._keep()
+        if self._watch.requested:
+            raise self._interrupted()
 
     def update(self, losses: Mapping[str, Tensor]) -> None:
         """Take one optimiser step down the sum of the losses.
@@ -166,9 +170,10 @@ class Loop:
         if position == 0 or not hasattr(self, "_order"):
             order = torch.randperm(self.images, generator=generator(self.seed, "order", epoch))
             self._order = order.to(self.device)
-        size = min(self.settings.batch, self.images)
+        # Batches of equal size, give or take one, so that every image is seen once in each epoch.
+        first, last = (self.images * place // self.steps_per_epoch for place in (position, position + 1))
         return Batch(
-            indices=self._order[position * size : (position + 1) * size],
+            indices=self._order[first:last],
             step=self.step,
             progress=self.step / self.total,
             generator=generator(self.seed, "step", self.step, device=self.device),
@@ -203,7 +208,12 @@ class Loop:
         for name, tensor in tensors.items():
             if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
                 raise self._diverged(f"{name!r}")
-        facts = {"training": facts, "step": self.step, "fingerprint": self.keeping.fingerprint}
+        facts = {
+            "training": facts,
+            "step": self.step,
+            "seconds": self._seconds_before + time.monotonic() - self._began,
+            "fingerprint": self.keeping.fingerprint,
+        }
         write_tensors(self.keeping.path, tensors, facts)
         self._last_kept = time.monotonic()
 
@@ -217,14 +227,19 @@ class Loop:
                 f"{path.parent.parent} holds unfinished work with other images or settings; repeat that command to "
                 f"go on with it, or pass --restart to drop it."
             )
+        if not all(key in facts for key in ("training", "step", "seconds")):
+            raise InlayError(f"{path} is damaged; pass --restart to begin the stage anew.")
         restore_training_state(self.modules, self.optimizer, tensors, facts["training"])
-        self.step = int(facts["step"])
+        self.step, self._seconds_before = int(facts["step"]), float(facts["seconds"])
         if self.step < self.total:
             self.progress.note(f"Going on with {self.name} at step {self.step} of {self.total}.")
 
     def _interrupted(self) -> Interrupted:
         if self.keeping.path is None:
-            return Interrupted(f"Stopped {self.name} at step {self.step} of {self.total}; nothing was kept.")
+            return Interrupted(
+                f"Stopped {self.name} at step {self.step} of {self.total}; nothing was kept: pass run=FOLDER to the "
+                f"learner to be able to go on."
+            )
         self._keep()
         return Interrupted(
             f"Stopped {self.name} at step {self.step} of {self.total}; repeat the command to go on from there."

@@ -1,4 +1,4 @@
-"""Mixed precision for passes through a network; losses, statistics and merges stay in float32."""
+"""Mixed precision for passes through a network; losses, statistics and merges stay outside it."""
 
 from typing import Literal
 
@@ -16,7 +16,8 @@ def forward(network: nn.Module, images: Tensor, precision: Precision) -> Tensor:
     Args:
         network: Module from images [B, C, H, W] to features [B, D].
         images: Inputs of the network.
-        precision: "auto" is bfloat16 on a CUDA device and float32 elsewhere.
+        precision: "auto" is bfloat16 on a CUDA device and float32 elsewhere; in float32 the convolutions of cuDNN
+            still use TF32, which is torch's default.
     """
     mixed = precision == "bfloat16" or (precision == "auto" and images.is_cuda)
     with torch.autocast(images.device.type, torch.bfloat16, enabled=mixed):

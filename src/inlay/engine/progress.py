@@ -1,10 +1,11 @@
 """What long work tells the person who waits."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Protocol
 
-__all__ = ["Progress", "QuietProgress"]
+__all__ = ["Progress", "QuietProgress", "counting"]
 
 _log = logging.getLogger("inlay")
 
@@ -41,3 +42,31 @@ class QuietProgress:
 
     def finish(self) -> None:
         """Ignore the end."""
+
+
+@contextmanager
+def counting(progress: Progress, name: str) -> Iterator[Callable[[int, int], None]]:
+    """Show work that tells how many of its parts are done; work done at its first word is not shown at all.
+
+    Args:
+        progress: Receiver of news.
+        name: What the work is called.
+
+    Yields:
+        The function to call with the number of parts done and the number of all parts.
+    """
+    started = False
+
+    def report(done: int, total: int) -> None:
+        nonlocal started
+        if not started and done < total:
+            progress.start(name, total, 0)
+            started = True
+        if started:
+            progress.step(done, {})
+
+    try:
+        yield report
+    finally:
+        if started:
+            progress.finish()

@@ -31,11 +31,20 @@ class StageTruth:
         return {"matching": self.matching.to_json(), "names": list(self.names)}
 
     @classmethod
-    def from_json(cls, data: Mapping[str, object]) -> "StageTruth":
-        """Rebuild from what `to_json` returned."""
-        names = data["names"]
-        assert isinstance(names, list)
-        return cls(Matching.from_json(data["matching"]), tuple(names))
+    def from_json(cls, data: object) -> "StageTruth":
+        """Rebuild from what `to_json` returned.
+
+        Raises:
+            InlayError: If the data is not what `to_json` writes.
+        """
+        if not isinstance(data, dict) or data.keys() != {"matching", "names"}:
+            raise _damaged("a stage does not have exactly the keys matching, names")
+        matching, names = Matching.from_json(data["matching"]), data["names"]
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise _damaged("names is not a list of names")
+        if not {name for name in matching.truth_of if name is not None} <= set(names):
+            raise _damaged("a cluster stands for a class that is not among the names")
+        return cls(matching, tuple(names))
 
 
 def match_stage(
@@ -51,7 +60,7 @@ def match_stage(
         known: Names of the classes of other stages.
 
     Raises:
-        InlayError: If none of the images was in the stage, or some of them are of a class of another stage.
+        InlayError: If images of the stage are missing, or some of them are of a class of another stage.
     """
     names, fingerprints = _names(labelled), labelled.fingerprints()
     seen = [index for index, fingerprint in enumerate(fingerprints) if fingerprint in cluster_of]
@@ -59,6 +68,12 @@ def match_stage(
         raise InlayError(
             f"None of the images given for matching was among the unlabelled images of stage {stage}; give the same "
             f"images with their labels."
+        )
+    missing = len(cluster_of.keys() - set(fingerprints))
+    if missing:
+        raise InlayError(
+            f"{missing} of the {len(cluster_of)} unlabelled images of stage {stage} are not among the images given for "
+            f"matching; give all of them with their labels."
         )
     truth = [names[index] for index in seen]
     clusters = [cluster_of[fingerprints[index]] for index in seen]
@@ -77,7 +92,9 @@ def match_on_test(
 ) -> dict[int, StageTruth]:
     """Match the clusters of several stages together on the test images themselves.
 
-    This flatters the result, so it is marked `matched_on: test`.
+    This flatters the result, so it is marked `matched_on: test`. Any class outside `known` is taken for one of these
+    stages: where there are more of them than clusters, those left without a cluster join the names of the latest of
+    the stages, so that their images count as wrong.
 
     Args:
         logits: Scores of all classes for the test images, [N, C].
@@ -97,6 +114,8 @@ def match_on_test(
         mine = found[start : start + len(stages[stage])]
         start += len(stages[stage])
         own = tuple(name for name in mine if name is not None)
+        if stage == max(stages):
+            own += tuple(name for name in classes if name not in found)
         result[stage] = StageTruth(Matching(stage, mine, "test"), own)
     return result
 
@@ -150,3 +169,7 @@ def _names(images: ImageSet) -> list[str]:
     if images.labels is None:
         raise InlayError("These images have no labels; give a folder with one sub-folder per class.")
     return [images.class_names[label] for label in images.labels.tolist()]
+
+
+def _damaged(reason: str) -> InlayError:
+    return InlayError(f"The matching was damaged or edited by hand ({reason}); put back the file that inlay wrote.")

@@ -16,7 +16,7 @@ from inlay.evaluation.matching import MatchedOn
 
 __all__ = ["Scores", "score", "score_predictions"]
 
-_SCORE_KEYS = ("old", "new", "all", "new_head", "old_head", "nmi", "ari")
+_FRACTION_KEYS = ("old", "new", "all", "new_head", "old_head", "nmi")
 _COUNT_KEYS = {"old", "new", "all"}
 
 
@@ -73,7 +73,7 @@ class Scores:
         Raises:
             InlayError: if the data is not what `to_json` writes.
         """
-        keys = {*_SCORE_KEYS, "groups", "matched_on", "counts"}
+        keys = {*_FRACTION_KEYS, "ari", "groups", "matched_on", "counts"}
         if not isinstance(data, dict) or data.keys() != keys:
             raise _damaged(f"they do not have exactly the keys {', '.join(sorted(keys))}")
         groups, counts = data["groups"], data["counts"]
@@ -81,9 +81,11 @@ class Scores:
             raise _damaged("groups or counts are not what they should be")
         if not all(isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in counts.values()):
             raise _damaged("a count is not a number of images")
-        fractions = [*(data[key] for key in _SCORE_KEYS), *groups.values()]
-        if data["all"] is None or not all(map(_is_score, fractions)):
+        fractions = [*(data[key] for key in _FRACTION_KEYS), *groups.values()]
+        if data["all"] is None or not all(_is_score(value, lowest=0.0) for value in fractions):
             raise _damaged("a score is not a fraction")
+        if not _is_score(data["ari"], lowest=-1.0):
+            raise _damaged("ari is not a number from -1 to 1")
         if data["matched_on"] not in (None, *get_args(MatchedOn)):
             raise _damaged(f"matched_on is {data['matched_on']!r}")
         try:
@@ -217,8 +219,9 @@ def _agreement(clusters: Ids, truth: Ids) -> tuple[float | None, float | None]:
     # Takes seconds to import, so only when it is needed.
     from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 
-    nmi = normalized_mutual_info_score(truth, clusters)
-    return float(nmi), float(adjusted_rand_score(truth, clusters))
+    # Rounding can carry a perfect NMI just above 1.
+    nmi = min(1.0, float(normalized_mutual_info_score(truth, clusters)))
+    return nmi, float(adjusted_rand_score(truth, clusters))
 
 
 def _head_ids(values: Values, truth: Ids, outputs: Ids, images: NDArray[np.bool_], name: str) -> Ids:
@@ -248,10 +251,10 @@ def _stages_of_images(truth: Ids, stages: Ids, truth_stages: Values | None) -> I
     return given
 
 
-def _is_score(value: object) -> bool:
+def _is_score(value: object, lowest: float) -> bool:
     if value is None:
         return True
-    return isinstance(value, int | float) and not isinstance(value, bool) and -1 <= value <= 1
+    return isinstance(value, int | float) and not isinstance(value, bool) and lowest <= value <= 1
 
 
 def _damaged(reason: str) -> InlayError:

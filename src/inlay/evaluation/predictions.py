@@ -12,6 +12,7 @@ from typing import Literal
 
 import numpy as np
 
+from inlay.data.listing import class_order
 from inlay.errors import InlayError
 from inlay.evaluation.matching import Matching, map_truth
 from inlay.evaluation.metrics import Scores, score_predictions
@@ -81,8 +82,8 @@ def score_file(
 
     Args:
         path: file as `read_predictions` takes it, with test rows of every stage from 0 to the latest.
-        class_names: base classes in the order of their outputs; the sorted true classes of the stage 0 rows
-            when left out.
+        class_names: base classes in the order of their outputs; the true classes of the stage 0 rows when left
+            out, sorted as numbers where all of them are whole numbers, else as text.
         cluster_counts: number of outputs of stage 1, 2, ...; the number of true classes of each stage when
             left out.
 
@@ -98,7 +99,9 @@ def score_file(
     if cluster_counts is None:
         cluster_counts = [len(stage_names) for stage_names in names[1:]]
     elif len(cluster_counts) != len(names) - 1 or any(number < 1 for number in cluster_counts):
-        raise InlayError(f"cluster_counts must be {len(names) - 1} numbers from 1, one for each later stage.")
+        raise InlayError(
+            f"Cluster counts are one number from 1 for each later stage; {path} has {len(names) - 1} of them."
+        )
     starts = list(accumulate([len(names[0]), *cluster_counts], initial=0))
     for row in rows:
         _check_row(row, names[0], starts, path)
@@ -158,7 +161,7 @@ def _names_by_stage(rows: Sequence[PredictionRow], path: Path) -> list[list[str]
     if first_untested <= latest:
         missing = f"{path} has no test row of stage {first_untested}"
         raise InlayError(f"{missing}; write test rows of every stage from 0 to {latest}.")
-    return [sorted(n for n, stage in stage_of.items() if stage == wanted) for wanted in range(latest + 1)]
+    return [class_order([n for n, stage in stage_of.items() if stage == wanted]) for wanted in range(latest + 1)]
 
 
 def _check_class_names(class_names: Sequence[str], later_names: Sequence[Sequence[str]]) -> None:

@@ -18,6 +18,7 @@ __all__ = ["adaptive_discovering_and_merging"]
 LoopMaker = Callable[[Mapping[str, nn.Module]], Loop]
 
 _PROBE_IMAGES = 64
+_PROBE_PIXELS = 2**18
 
 
 def adaptive_discovering_and_merging(task: StageTask, method: Method, make_loop: LoopMaker) -> StageOutcome:
@@ -39,7 +40,7 @@ def adaptive_discovering_and_merging(task: StageTask, method: Method, make_loop:
             outputs = StageOutputs(task, model, views(batch), batch)  # 4: output of the hybrid, Eq. 10
             losses = method.losses(outputs)  # 5: L = L^r + L^c
             loop.update(losses)  # 6: backward through the novel branches
-    probe = task.prepare(task.images[:_PROBE_IMAGES])
+    probe = task.prepare(task.images[: _probe_size(task)])
     network, report = close_trunk(trunk, probe)  # 8 fuse Conv+BN, 9 merge (Eq. 11), 10 update gamma (Eq. 12)
     head, statistics, assignments = settle_classifier(task, model, network)
     return StageOutcome(network, head, statistics, assignments, report)  # 11
@@ -51,3 +52,8 @@ def _with_heads(task: StageTask, method: Method, trunk: nn.Module) -> StageModel
     joint_head = grow(task.head, task.classes, generator(task.seed, "joint head")).requires_grad_(True)
     projection = projector(size, settings.contrastive.projection, generator(task.seed, "projector"))
     return StageModel(trunk, novel_head, joint_head, projection.to(task.device))
+
+
+def _probe_size(task: StageTask) -> int:
+    """Return how many images to compare: fewer of large ones, as they pass in float64 too."""
+    return max(2, min(_PROBE_IMAGES, _PROBE_PIXELS // (task.images.shape[-1] * task.images.shape[-2])))

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from inlay.data.augment import Normalisation, augmentation
+from inlay.data.augment import augmentation
+from inlay.data.normalisation import Normalisation
 from inlay.discovery.contrastive import contrastive
 from inlay.engine.loop import Batch, Loop
 from inlay.engine.precision import forward

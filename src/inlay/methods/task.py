@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from inlay.branches import MergeReport
-from inlay.data.augment import Normalisation
+from inlay.data.normalisation import Normalisation
 from inlay.discovery.statistics import ClassStatistics
 from inlay.engine.inference import features_of
 from inlay.settings import Settings

@@ -14,7 +14,7 @@ from inlay.discovery.contrastive import contrastive
 from inlay.discovery.distillation import feature_distillation
 from inlay.discovery.information import mutual_information_loss
 from inlay.discovery.ramp import ramp_up
-from inlay.discovery.regularization import mean_probability
+from inlay.discovery.regularization import divergence_from_uniform
 from inlay.discovery.replay import replay_loss
 from inlay.discovery.self_training import self_training
 from inlay.discovery.triplet import mine, triplet_comparison
@@ -79,7 +79,7 @@ def _triplet(outputs: StageOutputs) -> Tensor:
 
 
 def _regularization(outputs: StageOutputs) -> Tensor:
-    return mean_probability(outputs.novel[0])
+    return divergence_from_uniform(outputs.novel[0])
 
 
 def _replay(outputs: StageOutputs) -> Tensor:

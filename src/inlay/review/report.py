@@ -2,11 +2,11 @@
 
 from html import escape
 
-from inlay.review.content import DiscoveredClass, Report, RunFacts, StageSection
+from inlay.review.content import Report
 from inlay.review.sections import accuracy_section, facts_section, headline_section, stage_section
 from inlay.review.style import STYLE
 
-__all__ = ["DiscoveredClass", "Report", "RunFacts", "StageSection", "render"]
+__all__ = ["render"]
 
 
 def render(report: Report) -> str:

@@ -8,7 +8,18 @@ from typing import Literal, NotRequired, TypedDict, get_args
 from inlay.errors import InlayError
 from inlay.evaluation.matching import MatchedOn
 
-__all__ = ["Baselines", "Merge", "Metrics", "Results", "StageKind", "StageResults", "validate_results"]
+__all__ = [
+    "Baselines",
+    "FeatureBaseline",
+    "JointBaseline",
+    "Merge",
+    "Metrics",
+    "NewHeadBaseline",
+    "Results",
+    "StageKind",
+    "StageResults",
+    "validate_results",
+]
 
 StageKind = Literal["base", "novel"]
 
@@ -166,7 +177,7 @@ def _check_baselines(value: object, where: str) -> None:
         place = f"{where}.{name}"
         for key, accuracy in _object(scores, place, (), optional=_BASELINE_KEYS[name]).items():
             if key == "base":
-                _string(accuracy, f"{place}.{key}")
+                _base(accuracy, f"{place}.{key}")
             else:
                 _fraction(accuracy, f"{place}.{key}")
 
@@ -191,6 +202,11 @@ def _mapping(value: object, where: str) -> dict[str, object]:
 def _string(value: object, where: str) -> None:
     if not isinstance(value, str):
         raise _wrong(where, "a string")
+
+
+def _base(value: object, where: str) -> None:
+    if value not in ("own", "plain"):
+        raise _wrong(where, '"own" or "plain"')
 
 
 def _fraction(value: object, where: str) -> None:

@@ -38,10 +38,14 @@ _COMPARED: dict[_Compared, str] = {
 }
 _BASELINE_MEANINGS = (
     ("kmeans_pixels", "plain clustering of the raw images; no network"),
-    ("kmeans_features", "plain clustering of what the base network sees, which never met the new classes"),
+    ("kmeans_features", "plain clustering of what a base network sees, which never met the new classes"),
     ("forgetful", "training on the new images with nothing done to keep the old classes"),
     ("supervised", "training with the true labels of all classes: what labels would have bought"),
 )
+_CLUSTERED_BASES = {
+    "own": "the one of this run",
+    "plain": "a plain one, trained on the images as they are",
+}
 
 
 def headline_section(report: Report) -> str:
@@ -126,12 +130,21 @@ def _comparison(stage: StageSection) -> str:
     if not any(charts):
         return ""
     notes = _definitions(
-        (BASELINE_NAMES[name], f"{meaning}.") for name, meaning in _BASELINE_MEANINGS if _is_charted(stage, name)
+        (BASELINE_NAMES[name], f"{meaning}{_choice_of_base(stage) if name == 'kmeans_features' else ''}.")
+        for name, meaning in _BASELINE_MEANINGS
+        if _is_charted(stage, name)
     )
     return (
         f'<h3>Compared with other ways</h3><div class="charts">{"".join(charts)}</div>'
         f'<div class="glossary">{notes}</div>'
     )
+
+
+def _choice_of_base(stage: StageSection) -> str:
+    """Which of two base networks was clustered; nothing where the results do not tell."""
+    clustered = (stage.baselines or {}).get("kmeans_features") or {}
+    base = clustered.get("base")
+    return f"; of two such networks the better was taken: {_CLUSTERED_BASES[base]}" if base in _CLUSTERED_BASES else ""
 
 
 def _comparison_chart(stage: StageSection, key: _Compared, label: str) -> str:

@@ -15,7 +15,8 @@ T = TypeVar("T")
 def build(cls: type[T], data: Mapping[str, Any], prefix: str = "") -> T:
     """Make a dataclass from plain objects; texts are converted to the type of their field.
 
-    No number may be negative or infinite; one whose field has the metadata "positive" may not be 0 either.
+    No number may be negative or infinite; the metadata of a field may narrow that: "positive" (not 0 either),
+    "minimum", "maximum".
 
     Args:
         cls: Dataclass whose fields are scalars, tuples of scalars or dataclasses of the same kind.
@@ -31,8 +32,7 @@ def build(cls: type[T], data: Mapping[str, Any], prefix: str = "") -> T:
         raise InlayError(f"There is no setting {prefix + unknown[0]!r}; write one of: {', '.join(hints)}.")
     values = {name: _value(hints[name], value, prefix + name) for name, value in data.items()}
     for field in dataclasses.fields(cls):  # type: ignore[arg-type]
-        if field.metadata.get("positive") and values.get(field.name) == 0:
-            raise InlayError(f"Setting {prefix + field.name!r} must be more than 0; got 0.")
+        _check_range(field.metadata, values.get(field.name), prefix + field.name)
     return cls(**values)
 
 
@@ -43,6 +43,17 @@ def dotted_paths(data: Mapping[str, Any], prefix: str = "") -> list[str]:
         nested = isinstance(value, Mapping)
         paths += dotted_paths(value, f"{prefix}{name}.") if nested else [f"{prefix}{name}"]
     return paths
+
+
+def _check_range(limits: Mapping[str, Any], value: Any, path: str) -> None:
+    if value is None:
+        return
+    if limits.get("positive") and value == 0:
+        raise InlayError(f"Setting {path!r} must be more than 0; got 0.")
+    if "minimum" in limits and value < limits["minimum"]:
+        raise InlayError(f"Setting {path!r} must be at least {limits['minimum']}; got {value}.")
+    if "maximum" in limits and value > limits["maximum"]:
+        raise InlayError(f"Setting {path!r} must be at most {limits['maximum']}; got {value}.")
 
 
 def _value(hint: Any, value: Any, path: str) -> Any:

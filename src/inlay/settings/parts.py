@@ -29,7 +29,7 @@ class TrainingSettings:
 
     Attributes:
         epochs: Passes over the images.
-        batch: Images per step.
+        batch: Images per step at most; an epoch is cut into equal batches.
         learning_rate: Peak learning rate of SGD.
         momentum: Momentum of SGD.
         nesterov: Nesterov's form of the momentum.
@@ -40,7 +40,7 @@ class TrainingSettings:
     """
 
     epochs: int = 60
-    batch: int = field(default=128, metadata=_POSITIVE)
+    batch: int = field(default=128, metadata={"minimum": 2})
     learning_rate: float = 0.1
     momentum: float = 0.9
     nesterov: bool = True
@@ -204,7 +204,7 @@ class AssignmentSettings:
     temperature: float = field(default=0.1, metadata=_POSITIVE)
     epsilon: float = field(default=0.05, metadata=_POSITIVE)
     neighbours: int = field(default=5, metadata=_POSITIVE)
-    partner_share: float = 0.0
+    partner_share: float = field(default=0.0, metadata={"maximum": 1})
 
 
 @dataclass(frozen=True)
@@ -233,4 +233,4 @@ class ClassifierSettings:
     refit_decay: float = 1e-4
     drift: bool = True
     drift_residual: bool = True
-    ridge: float = 1e-2
+    ridge: float = field(default=1e-2, metadata=_POSITIVE)

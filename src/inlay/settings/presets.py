@@ -23,9 +23,9 @@ __all__ = ["preset", "preset_names"]
 def _paper() -> Settings:
     """The method as printed, under the readings that make sense of its misprints."""
     training = TrainingSettings(
-        epochs=60, batch=64, nesterov=False, weight_decay=1e-4, schedule="step", decay_at=(0.85,)
+        epochs=200, batch=64, nesterov=False, weight_decay=1e-4, schedule="step", decay_at=(0.85,)
     )
-    base_training = dataclasses.replace(training, batch=128, decay_at=(0.15, 0.3, 0.45))
+    base_training = dataclasses.replace(training, batch=128, decay_at=(0.15, 0.3, 0.45, 0.6, 0.75, 0.9))
     return Settings(
         method="adm",
         base=BaseSettings(training=base_training, contrastive=0.0),

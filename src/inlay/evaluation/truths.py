@@ -1,0 +1,68 @@
+"""What the clusters of the discovery stages stand for, kept with the run."""
+
+from collections.abc import Sequence
+
+from inlay.data import ImageSet
+from inlay.evaluation.benchmark import StageTruth, match_stage
+from inlay.knowledge import StageRecord
+from inlay.run_folder import RunFolder
+
+__all__ = ["StageTruths"]
+
+_EXTRA = "matching"
+
+
+class StageTruths:
+    """Matchings by stage: found once, then fixed.
+
+    Args:
+        run: Run folder they are kept in; None keeps them in memory.
+    """
+
+    def __init__(self, run: RunFolder | None = None) -> None:
+        self._run = run
+        self._found = self._read()
+
+    def upto(self, stage: int) -> dict[int, StageTruth]:
+        """Return the matchings of the stages up to and including one."""
+        return {index: self._found[index] for index in sorted(self._found) if index <= stage}
+
+    def match(self, records: Sequence[StageRecord], labelled: ImageSet) -> bool:
+        """Match the stages that were not matched yet; each is kept even if a later one fails.
+
+        Args:
+            records: All stages, the base stage first.
+            labelled: The images of the discovery stages, with labels.
+
+        Returns:
+            Whether any stage was matched now.
+
+        Raises:
+            InlayError: If the images are not those of a stage.
+        """
+        unmatched = [record for record in records[1:] if record.index not in self._found]
+        for record in unmatched:
+            known = [*records[0].class_names, *(name for truth in self._found.values() for name in truth.names)]
+            truth = match_stage(record.index, record.cluster_of(), len(record.class_names), labelled, known)
+            self._keep({**self._found, record.index: truth})
+        return bool(unmatched)
+
+    def add(self, found: dict[int, StageTruth]) -> None:
+        """Add the matchings of stages that have none here."""
+        if found.keys() - self._found.keys():
+            self._keep({**found, **self._found})
+
+    def _keep(self, found: dict[int, StageTruth]) -> None:
+        if self._run is None:
+            self._found = found
+            return
+        with self._run.lock():
+            # What another process has fixed since then stands.
+            merged = {**found, **self._read()}
+            self._run.write_extra(_EXTRA, [merged[index].to_json() for index in sorted(merged)])
+        self._found = merged
+
+    def _read(self) -> dict[int, StageTruth]:
+        entries = [] if self._run is None else self._run.read_extra(_EXTRA) or []
+        truths = [StageTruth.from_json(entry) for entry in entries]
+        return {truth.matching.stage: truth for truth in truths}
