@@ -16,7 +16,7 @@ def test_plain_base_sees_images_as_they_are_and_labels_alone() -> None:
 
 def test_forgetful_stage_keeps_nothing_of_the_past() -> None:
     settings = forgetful_settings()
-    assert settings.branch.gate == "full"
+    assert settings.branch.gate == "imm"
     assert settings.distillation.weight == 0
     assert settings.replay.weight == 0
     assert not settings.classifier.refit

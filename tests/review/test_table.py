@@ -39,3 +39,9 @@ def test_skipped_baselines_have_no_row(results: Results) -> None:
 def test_square_brackets_in_names_are_shown(results: Results) -> None:
     results["stages"][0]["name"] = "[red]b[/red]"
     assert printed(results)[4][0] == "[red]b[/red] (3 classes)"
+
+
+def test_scores_matched_on_the_test_set_are_not_shown(results: Results) -> None:
+    results["stages"][1]["metrics"]["matched_on"] = "test"
+    words = " ".join(cell for row in printed(results)[5:] for cell in row if cell != "–").split()
+    assert words == ["stage1", "(2", "classes)", "matched", "on", "test,", "not", "shown"]

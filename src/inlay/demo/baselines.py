@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from inlay.data import ImageSet, Stages
-from inlay.demo.recipe import BACKBONE, demo_settings, forgetful_settings, plain_settings
+from inlay.demo.recipe import BACKBONE, ceiling_settings, forgetful_settings, plain_settings
 from inlay.engine.inference import features_of
 from inlay.evaluation import Scores, score
 from inlay.evaluation.benchmark import StageTruth, match_stage, score_learner
@@ -34,7 +34,7 @@ def demo_baselines(stages: Stages, base: Knowledge, seed: int, workshop: Worksho
     workshop.progress.note("Baselines: k-means, fine-tuning without memory, supervised training on everything.")
     plain = learn_base(stages.base, BACKBONE, plain_settings(), seed, replace(workshop, label="plain base: "))
     supervised = replace(workshop, label="supervised on everything: ")
-    ceiling = learn_base(_everything(stages), BACKBONE, demo_settings(), seed, supervised)
+    ceiling = learn_base(_everything(stages), BACKBONE, ceiling_settings(), seed, supervised)
     forgetting = replace(workshop, label="forgetful fine-tuning: ")
     forgetful = base
     truths: list[StageTruth] = []

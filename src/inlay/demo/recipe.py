@@ -4,7 +4,7 @@ from inlay.data import Stages
 from inlay.data.demo import demo_digits
 from inlay.settings import Settings, preset
 
-__all__ = ["BACKBONE", "demo_settings", "demo_stages", "forgetful_settings", "plain_settings"]
+__all__ = ["BACKBONE", "ceiling_settings", "demo_settings", "demo_stages", "forgetful_settings", "plain_settings"]
 
 BACKBONE = "resnet8"
 
@@ -43,15 +43,21 @@ def plain_settings() -> Settings:
 def forgetful_settings() -> Settings:
     """Return settings for fine-tuning without memory.
 
-    The same clustering trains the whole network and the joint head; nothing is replayed, distilled or refitted.
+    The same clustering trains every kernel, by an ungated branch, and the joint head; nothing is replayed, distilled
+    or refitted.
     """
     return demo_settings().changed(
         {
-            "branch.gate": "full",
-            "training.learning_rate": 0.02,
+            "branch.gate": "imm",
+            "training.epochs": 15,
             "distillation.weight": 0.0,
             "self_training.weight": 1.0,
             "classifier.refit": False,
             "classifier.drift": False,
         }
     )
+
+
+def ceiling_settings() -> Settings:
+    """Return settings for supervised training on everything, which needs fewer passes over more images."""
+    return demo_settings().changed({"base.training.epochs": 15})

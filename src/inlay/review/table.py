@@ -32,6 +32,10 @@ def stage_table(results: Results) -> Table:
     for stage in results["stages"]:
         # Text, because names may hold square brackets, which rich reads as markup in plain strings.
         name = Text(f"{stage['name']} ({counted(len(stage['classes']), 'class', 'classes')})", style="bold")
+        if stage["metrics"]["matched_on"] == "test":
+            # Such scores flatter and may stand beside no others.
+            table.add_row(name.append(" matched on test, not shown"), *[NOTHING] * len(_COLUMNS), NOTHING)
+            continue
         table.add_row(name, *_cells(stage["metrics"], NOTHING), duration(stage["seconds"]))
         baselines: Mapping[str, object] = stage.get("baselines") or {}
         for key, label in BASELINE_NAMES.items():
