@@ -371,3 +371,17 @@ def test_a_stage_draws_nothing_from_the_global_generator() -> None:
     state = torch.get_rng_state()
     run_fixed(settings, tiny_task(settings))
     assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_balanced_assignment_shares_the_images_out_evenly() -> None:
+    settings = short({"assignment.balanced": True})
+    task = tiny_task(settings)
+    outcome, loop = run_fixed(settings, task)
+    with torch.no_grad():
+        scores = loop.modules["novel_head"](task.features(outcome.network)).double()
+    shares = [[math.exp(value / settings.assignment.epsilon) for value in row] for row in scores.tolist()]
+    for _ in range(50):
+        columns = [sum(row[label] for row in shares) for label in range(2)]
+        shares = [[row[label] / columns[label] for label in range(2)] for row in shares]
+        shares = [[value / sum(row) for value in row] for row in shares]
+    assert outcome.assignments.tolist() == [row.index(max(row)) for row in shares]

@@ -18,6 +18,8 @@ _CHANGES = {
     "distillation.weight": 0.5,
     "assignment.information": 1.0,
     "assignment.partner_share": 0.5,
+    # There are equally many images of each digit.
+    "assignment.balanced": True,
     "base.training.epochs": 30,
     "training.epochs": 30,
     "training.batch": 64,

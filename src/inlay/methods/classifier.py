@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor, nn
 
+from inlay.discovery.assignment import sinkhorn
 from inlay.discovery.drift import drift_map, drift_residual
 from inlay.discovery.refit import refit_linear
 from inlay.discovery.statistics import ClassStatistics, class_statistics
@@ -11,6 +12,8 @@ from inlay.methods.model import StageModel
 from inlay.methods.task import StageTask
 
 __all__ = ["settle_classifier"]
+
+_BALANCING_ROUNDS = 50
 
 
 @torch.no_grad()
@@ -28,7 +31,7 @@ def settle_classifier(
         The joint head over O + K classes, their statistics, and the new class of each image, [N].
     """
     features = task.features(network)
-    assignments = model.novel_logits(features, task.old_classes).argmax(dim=1)
+    assignments = _assigned(task, model.novel_logits(features, task.old_classes))
     old = _moved(task, features) if task.settings.classifier.drift else task.statistics
     kind = task.settings.replay.statistics
     new = class_statistics(features, assignments, task.classes, kind, allow_empty=True)
@@ -37,6 +40,14 @@ def settle_classifier(
         samples, labels = _samples_of_new(task, new, features, assignments)
         _refit(task, head, old, samples, labels)
     return head, old.joined(new), assignments
+
+
+def _assigned(task: StageTask, scores: Tensor) -> Tensor:
+    """Return the new class of each image, [N], from the scores of the new classes, [N, K]."""
+    settings = task.settings.assignment
+    if settings.balanced:
+        scores = sinkhorn(scores, settings.epsilon, _BALANCING_ROUNDS)
+    return scores.argmax(dim=1)
 
 
 def _moved(task: StageTask, features: Tensor) -> ClassStatistics:

@@ -197,6 +197,8 @@ class AssignmentSettings:
         epsilon: Softness of the balanced assignment.
         neighbours: Each image may be paired with one of this many nearest images instead of itself.
         partner_share: Share of pairs that are neighbours.
+        balanced: Share the images out evenly among the new classes when the stage ends, too; only where they are
+            known to be about equally many.
     """
 
     weight: float = 0.0
@@ -205,6 +207,7 @@ class AssignmentSettings:
     epsilon: float = field(default=0.05, metadata=_POSITIVE)
     neighbours: int = field(default=5, metadata=_POSITIVE)
     partner_share: float = field(default=0.0, metadata={"maximum": 1})
+    balanced: bool = False
 
 
 @dataclass(frozen=True)
