@@ -1,5 +1,5 @@
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from subprocess import CompletedProcess
 
@@ -16,12 +16,16 @@ Content = Callable[[Path], dict[str, str]]
 
 @pytest.fixture
 def stopped(inlay: Inlay) -> Inlay:
-    """Run a command and press Ctrl-C after its first step."""
+    """Run a command and press Ctrl-C after its first step of training; reading images is progress without losses."""
+
+    def press(progress: TerminalProgress, done: int, losses: Mapping[str, float]) -> None:
+        if losses:
+            signal.raise_signal(signal.SIGINT)
 
     def stopped(*arguments: object) -> CompletedProcess[str]:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("inlay.engine.loop._SECONDS_BETWEEN_READINGS", 0.0)
-            patch.setattr(TerminalProgress, "step", lambda *_: signal.raise_signal(signal.SIGINT))
+            patch.setattr(TerminalProgress, "step", press)
             return inlay(*arguments)
 
     return stopped

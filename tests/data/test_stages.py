@@ -121,7 +121,8 @@ def test_sets_that_do_not_fit(train: ImageSet, held_out: ImageSet) -> None:
 
 
 def test_classes_left_over_may_be_empty(train: ImageSet, held_out: ImageSet) -> None:
-    Stages(train.select(range(1, 10)), held_out, base=2, novel=[3])
+    stages = Stages(train.select(range(1, 10)), held_out, base=2, novel=[3])
+    assert (len(stages.class_names(0)), len(stages.class_names(1))) == (2, 3)
 
 
 def test_table(train: ImageSet, held_out: ImageSet) -> None:

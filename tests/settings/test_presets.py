@@ -64,7 +64,9 @@ def test_preset_survives_json(name: str) -> None:
 @pytest.mark.parametrize("name", preset_names())
 def test_preset_fits_its_method(name: str) -> None:
     settings = preset(name)
-    method(settings.method).check(settings)
+    chosen = method(settings.method)
+    chosen.check(settings)
+    assert any(term.weight(settings, 1.0) for term in chosen.terms)
 
 
 def test_presets_differ() -> None:

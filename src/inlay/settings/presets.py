@@ -3,18 +3,7 @@
 import dataclasses
 
 from inlay.errors import InlayError
-from inlay.settings.parts import (
-    AssignmentSettings,
-    BaseSettings,
-    ClassifierSettings,
-    ContrastiveSettings,
-    DistillationSettings,
-    RegularizationSettings,
-    ReplaySettings,
-    SelfTrainingSettings,
-    TrainingSettings,
-    TripletSettings,
-)
+from inlay.settings import parts
 from inlay.settings.whole import Settings
 
 __all__ = ["preset", "preset_names"]
@@ -22,32 +11,32 @@ __all__ = ["preset", "preset_names"]
 
 def _paper() -> Settings:
     """The method as printed, under the readings that make sense of its misprints."""
-    training = TrainingSettings(
+    training = parts.TrainingSettings(
         epochs=200, batch=64, nesterov=False, weight_decay=1e-4, schedule="step", decay_at=(0.85,)
     )
     base_training = dataclasses.replace(training, batch=128, decay_at=(0.15, 0.3, 0.45, 0.6, 0.75, 0.9))
     return Settings(
         method="adm",
-        base=BaseSettings(training=base_training, contrastive=0.0),
+        base=parts.BaseSettings(training=base_training, contrastive=0.0),
         training=training,
         first_view="weak",
         second_view="weak",
-        contrastive=ContrastiveSettings(weight=1.0),
-        distillation=DistillationSettings(weight=10.0),
-        self_training=SelfTrainingSettings(weight=0.01),
-        triplet=TripletSettings(weight=1.0),
-        regularization=RegularizationSettings(weight=1.0),
-        replay=ReplaySettings(weight=1.0, statistics="shared", scale=1.0),
-        classifier=ClassifierSettings(detach=True, refit=False, drift=False),
+        contrastive=parts.ContrastiveSettings(weight=1.0),
+        distillation=parts.DistillationSettings(weight=10.0),
+        self_training=parts.SelfTrainingSettings(weight=0.01),
+        triplet=parts.TripletSettings(weight=1.0),
+        regularization=parts.RegularizationSettings(weight=1.0),
+        replay=parts.ReplaySettings(weight=1.0, statistics="shared", scale=1.0),
+        classifier=parts.ClassifierSettings(detach=True, refit=False, drift=False),
     )
 
 
 def _inlay() -> Settings:
     """What works best by our own measurements."""
     return Settings(
-        training=TrainingSettings(epochs=16, batch=256),
-        distillation=DistillationSettings(weight=0.1),
-        assignment=AssignmentSettings(weight=1.0),
+        training=parts.TrainingSettings(epochs=16, batch=256),
+        distillation=parts.DistillationSettings(weight=0.1),
+        assignment=parts.AssignmentSettings(weight=1.0),
     )
 
 

@@ -6,20 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from inlay.errors import InlayError
+from inlay.settings import parts
 from inlay.settings.parsing import build, dotted_paths
-from inlay.settings.parts import (
-    AssignmentSettings,
-    BaseSettings,
-    BranchSettings,
-    ClassifierSettings,
-    ContrastiveSettings,
-    DistillationSettings,
-    RegularizationSettings,
-    ReplaySettings,
-    SelfTrainingSettings,
-    TrainingSettings,
-    TripletSettings,
-)
 
 __all__ = ["Settings"]
 
@@ -46,19 +34,19 @@ class Settings:
     """
 
     method: str = "inlay"
-    base: BaseSettings = field(default_factory=BaseSettings)
-    training: TrainingSettings = field(default_factory=TrainingSettings)
+    base: parts.BaseSettings = field(default_factory=parts.BaseSettings)
+    training: parts.TrainingSettings = field(default_factory=parts.TrainingSettings)
     first_view: str = "weak"
     second_view: str = "strong"
-    branch: BranchSettings = field(default_factory=BranchSettings)
-    contrastive: ContrastiveSettings = field(default_factory=ContrastiveSettings)
-    distillation: DistillationSettings = field(default_factory=DistillationSettings)
-    self_training: SelfTrainingSettings = field(default_factory=SelfTrainingSettings)
-    triplet: TripletSettings = field(default_factory=TripletSettings)
-    regularization: RegularizationSettings = field(default_factory=RegularizationSettings)
-    replay: ReplaySettings = field(default_factory=ReplaySettings)
-    assignment: AssignmentSettings = field(default_factory=AssignmentSettings)
-    classifier: ClassifierSettings = field(default_factory=ClassifierSettings)
+    branch: parts.BranchSettings = field(default_factory=parts.BranchSettings)
+    contrastive: parts.ContrastiveSettings = field(default_factory=parts.ContrastiveSettings)
+    distillation: parts.DistillationSettings = field(default_factory=parts.DistillationSettings)
+    self_training: parts.SelfTrainingSettings = field(default_factory=parts.SelfTrainingSettings)
+    triplet: parts.TripletSettings = field(default_factory=parts.TripletSettings)
+    regularization: parts.RegularizationSettings = field(default_factory=parts.RegularizationSettings)
+    replay: parts.ReplaySettings = field(default_factory=parts.ReplaySettings)
+    assignment: parts.AssignmentSettings = field(default_factory=parts.AssignmentSettings)
+    classifier: parts.ClassifierSettings = field(default_factory=parts.ClassifierSettings)
 
     def to_json(self) -> dict[str, Any]:
         """Return nested plain objects, one to one with the fields."""
