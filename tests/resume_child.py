@@ -24,7 +24,7 @@ import torch._dynamo  # every optimiser imports it on first use, which takes lon
 from sklearn.datasets import load_digits
 
 from inlay import Learner
-from inlay.branches import HybridConv
+from inlay.branches import HybridUnit
 from inlay.data import ImageSet
 from inlay.engine import checkpoint
 from inlay.engine.loop import Loop
@@ -60,7 +60,7 @@ class Moments:
             os.kill(os.getpid(), signal.SIGKILL)
 
     def watch(self) -> None:
-        update, merged, clear_progress = Loop.update, HybridConv.merged, RunFolder.clear_progress
+        update, delta, clear_progress = Loop.update, HybridUnit.delta, RunFolder.clear_progress
         moments = self
 
         def watched_update(loop: Loop, losses: Any) -> None:
@@ -68,10 +68,10 @@ class Moments:
             self.step = loop.step
             self.reached(f"step {loop.step}")
 
-        def watched_merged(unit: HybridConv) -> Any:
+        def watched_delta(unit: HybridUnit) -> Any:
             self.merged_units += 1
             self.reached(f"merge {self.merged_units}")
-            return merged(unit)
+            return delta(unit)
 
         def watched_clear_progress(folder: RunFolder) -> None:
             self.reached("clear")
@@ -87,7 +87,7 @@ class Moments:
         vars(checkpoint)["open"] = HalvingFile
         for owner, name, watched in (
             (Loop, "update", watched_update),
-            (HybridConv, "merged", watched_merged),
+            (HybridUnit, "delta", watched_delta),
             (RunFolder, "clear_progress", watched_clear_progress),
         ):
             setattr(owner, name, watched)

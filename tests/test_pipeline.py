@@ -68,7 +68,7 @@ def inputs(knowledge: Knowledge) -> Tensor:
 
 
 def gammas(network: nn.Module) -> dict[str, Tensor]:
-    return {name: module.gamma for name, module in network.named_modules() if isinstance(module, branches.FoldedConv)}
+    return {name: module.gamma for name, module in network.named_modules() if isinstance(module, branches.Folded)}
 
 
 def test_the_network_does_not_grow(history: History) -> None:
@@ -96,6 +96,7 @@ def test_gamma_follows_the_rule_over_the_stages(history: History) -> None:
     expected = {name: gamma.tolist() for name, gamma in gammas(history.knowledge[0].network).items()}
     for knowledge, hybrid in zip(history.knowledge[1:], history.hybrids, strict=True):
         for name, unit in branches.hybrid_units(hybrid).items():
+            assert unit.norm is not None
             novel = unit.norm.weight.tolist()
             expected[name] = [g + n / (1 + math.exp(g)) for g, n in zip(expected[name], novel, strict=True)]
         for name, gamma in gammas(knowledge.network).items():

@@ -56,7 +56,7 @@ def _folded_network() -> nn.Module:
     with torch.no_grad():
         for _ in range(20):
             network(inputs)
-    return branches.fold(network, inputs)
+    return branches.fold(network.eval(), inputs)
 
 
 def tiny_task(settings: Settings, classes: int = 2, count: int = 24) -> StageTask:
@@ -75,6 +75,7 @@ def settle(trunk: nn.Module) -> nn.Module:
     """Give every branch a part in the output, as training would."""
     randomness = torch.Generator().manual_seed(6)
     for unit in branches.hybrid_units(trunk).values():
+        assert unit.norm is not None
         nn.init.normal_(unit.norm.weight, 0.0, 0.5, generator=randomness)
         nn.init.normal_(unit.norm.bias, 0.0, 0.5, generator=randomness)
     return trunk
@@ -83,7 +84,8 @@ def settle(trunk: nn.Module) -> nn.Module:
 def tiny_model(task: StageTask, novel_head: bool = True) -> StageModel:
     """The model of a stage with branches that do something."""
     size = task.head.in_features
-    trunk = settle(open_trunk(task.network, task.settings.branch, task.seed)).train()
+    example = task.prepare(task.images[:2])
+    trunk = settle(open_trunk(task.network, task.settings.branch, task.seed, example)).train()
     head = linear(size, task.classes, generator(SEED, "novel head")) if novel_head else None
     joint = grow(task.head, task.classes, generator(SEED, "joint head")).requires_grad_(True)
     return StageModel(trunk, head, joint, projector(size, 8, generator(SEED, "projector")))

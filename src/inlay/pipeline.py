@@ -34,6 +34,7 @@ from inlay.methods import (
     method,
     train_base,
 )
+from inlay.methods.trunk import check_backbone
 from inlay.registry import ClassRegistry
 from inlay.settings import Settings, TrainingSettings
 
@@ -149,6 +150,7 @@ def learn_base(
     else:
         network = copy.deepcopy(backbone).cpu()
     feature_size = backbones.feature_size(network, form.example())
+    check_backbone(network, settings.branch, form.example())
     network.to(workshop.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     pixels, labels = images.images.to(workshop.device), images.labels.to(workshop.device)
     classes = len(images.class_names)
@@ -157,7 +159,7 @@ def learn_base(
     training = settings.base.training
     make_loop = workshop.loop_maker("the base stage", training, len(images), own, identity, "base.training")
     head = train_base(task, make_loop)
-    folded = branches.fold(network, form.prepare(pixels[:2]))
+    folded = branches.fold(network.eval(), form.prepare(pixels[:2]))
     features = features_of(folded, pixels, form.prepare)
     statistics = class_statistics(features, labels, classes, settings.replay.statistics)
     registry = ClassRegistry()

@@ -12,6 +12,8 @@ WIDTHS = {
     "resnet18": 512,
     "resnet18-1x1": 512,
     "resnet8x2": 128,
+    "efficientnet-lite0": 1280,
+    "efficientnet-lite0-imagenet": 1280,
 }
 
 
@@ -28,8 +30,9 @@ def _cifar_parameters(blocks: int, in_channels: int = 3, widening: int = 1) -> i
     return total
 
 
-def test_names_are_those_of_the_protocol() -> None:
-    assert set(names()) == {"resnet8", "resnet20", "resnet32", "resnet18", "resnet18-1x1"}
+def test_names_are_those_of_the_protocol_and_efficientnet() -> None:
+    protocol = {"resnet8", "resnet20", "resnet32", "resnet18", "resnet18-1x1"}
+    assert set(names()) == protocol | {"efficientnet-lite0", "efficientnet-lite0-imagenet"}
 
 
 def test_resnet18_has_the_parameters_and_units_of_the_protocol() -> None:
@@ -52,7 +55,7 @@ def test_cifar_networks_have_the_parameters_of_their_depth(name: str, blocks: in
 
 
 @pytest.mark.parametrize("name", WIDTHS)
-def test_features_have_the_width_of_the_last_group_at_every_size(name: str) -> None:
+def test_features_have_the_width_of_the_last_map_at_every_size(name: str) -> None:
     network = build(name).eval()
     for size in (7, 8, 14, 28, 32):
         with torch.no_grad():
@@ -73,7 +76,9 @@ def test_weights_depend_on_the_generator_alone() -> None:
     assert not torch.equal(first.state_dict()["conv.weight"], other.state_dict()["conv.weight"])
 
 
-@pytest.mark.parametrize("name", ["resnet9", "resnet8x0", "resnet8x", "resnet18x2", "x2", "resnet8x2x2", ""])
+@pytest.mark.parametrize(
+    "name", ["resnet9", "resnet8x0", "resnet8x", "resnet18x2", "x2", "resnet8x2x2", "efficientnet-lite0x2", ""]
+)
 def test_unknown_names_are_refused_with_the_known_ones(name: str) -> None:
     with pytest.raises(InlayError, match=r"resnet8.*resnet18-1x1.*resnet8x2"):
         build(name)

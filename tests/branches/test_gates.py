@@ -1,13 +1,14 @@
 import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 import torch
 from torch import Tensor
 
-from inlay.branches import gates
-from inlay.branches.gates import AFF, AMM, IMM, Constant, Gate, gate, register
+from inlay.branches.gates import AFF, AMM, IMM, Constant, Gate, gate, gate_names, register
+from inlay.branches.gates.gate import _GATES
 from inlay.errors import InlayError
 
 
@@ -22,44 +23,68 @@ def _sigmoid(value: float) -> float:
 BASE, NOVEL, GAMMA = _random(2, 3, 2, 2), _random(2, 3, 2, 2, seed=1), torch.tensor([-2.0, 0.1, 1.5]).double()
 
 
+@pytest.fixture
+def own_registry() -> Iterator[None]:
+    saved = dict(_GATES)
+    yield
+    _GATES.clear()
+    _GATES.update(saved)
+
+
 @pytest.mark.parametrize(
     ("chosen", "factor"),
     [
-        (IMM(), lambda base, gamma: 1.0),
-        (AFF(), lambda base, gamma: _sigmoid(-base)),
-        (AMM(), lambda base, gamma: _sigmoid(-gamma)),
-        (AMM(absolute=True), lambda base, gamma: _sigmoid(-abs(gamma))),
-        (Constant(0.25), lambda base, gamma: 0.25),
+        (IMM(), lambda gamma: 1.0),
+        (AMM(), lambda gamma: _sigmoid(-gamma)),
+        (AMM(absolute=True), lambda gamma: _sigmoid(-abs(gamma))),
+        (Constant(0.25), lambda gamma: 0.25),
     ],
+    ids=["imm", "amm", "absolute amm", "constant"],
 )
-def test_fuse_against_loops(chosen: Gate, factor: object) -> None:
-    assert callable(factor)
-    fused = chosen.fuse(BASE, NOVEL, GAMMA)
-    for n in range(2):
-        for c in range(3):
-            for y in range(2):
-                for x in range(2):
-                    base, novel = BASE[n, c, y, x].item(), NOVEL[n, c, y, x].item()
-                    expected = base + factor(base, GAMMA[c].item()) * novel
-                    assert fused[n, c, y, x].item() == pytest.approx(expected, abs=1e-14)
-            if chosen.mergeable:
-                scale = chosen.scale(GAMMA)[c].item()
-                assert scale == pytest.approx(factor(0.0, GAMMA[c].item()), abs=1e-14)
+def test_scale_against_loops(chosen: Gate, factor: Callable[[float], float]) -> None:
+    assert chosen.mergeable
+    scale = chosen.scale(GAMMA)
+    assert scale.dtype == GAMMA.dtype
+    assert scale.tolist() == pytest.approx([factor(gamma) for gamma in GAMMA.tolist()], abs=1e-15)
 
 
-def test_aff_gradients() -> None:
+def test_feature_fusion_against_loops() -> None:
+    fused = AFF().fuse(BASE, NOVEL)
+    assert fused.shape == BASE.shape
+    for base, novel, out in zip(
+        BASE.flatten().tolist(), NOVEL.flatten().tolist(), fused.flatten().tolist(), strict=True
+    ):
+        assert out == pytest.approx(base + _sigmoid(-base) * novel, abs=1e-14)
+
+
+def test_feature_fusion_gradients() -> None:
     base, novel = BASE.clone().requires_grad_(), NOVEL.clone().requires_grad_()
-    base_grad, novel_grad = torch.autograd.grad(AFF().fuse(base, novel, GAMMA).sum(), (base, novel))
+    base_grad, novel_grad = torch.autograd.grad(AFF().fuse(base, novel).sum(), (base, novel))
     gated = torch.sigmoid(-BASE)
-    assert torch.allclose(novel_grad, gated, atol=1e-15)
-    assert torch.allclose(base_grad, 1 - gated * (1 - gated) * NOVEL, atol=1e-14)
-    assert torch.autograd.gradcheck(lambda f_b, f_n: AFF().fuse(f_b, f_n, GAMMA), (base, novel))
+    assert torch.allclose(novel_grad, gated, rtol=0, atol=1e-15)
+    assert torch.allclose(base_grad, 1 - gated * (1 - gated) * NOVEL, rtol=0, atol=1e-14)
+    assert torch.autograd.gradcheck(AFF().fuse, (base, novel))
 
 
-def test_aff_has_no_constant_scale() -> None:
+def test_feature_fusion_has_no_constant_scale() -> None:
     assert not AFF.mergeable
-    with pytest.raises(InlayError, match="depend on the image"):
+    with pytest.raises(InlayError, match="AFF gates depend on the image and cannot be merged; keep the hybrid"):
         AFF().scale(GAMMA)
+
+
+@pytest.mark.parametrize("chosen", [IMM(), AMM(), Constant(0.5)], ids=str)
+def test_gates_that_merge_have_a_scale_and_no_fusion(chosen: Gate) -> None:
+    with pytest.raises(NotImplementedError, match="given by its scale"):
+        chosen.fuse(BASE, NOVEL)
+
+
+def test_a_mergeable_gate_without_scale_says_what_is_missing() -> None:
+    @dataclass(frozen=True)
+    class Unfinished(Gate):
+        name: ClassVar[str] = "unfinished"
+
+    with pytest.raises(NotImplementedError, match="unfinished defines no scale"):
+        Unfinished().scale(GAMMA)
 
 
 def test_lookup() -> None:
@@ -69,6 +94,7 @@ def test_lookup() -> None:
     assert gate("constant", value=0.5) == Constant(0.5)
     own = AMM()
     assert gate(own) is own
+    assert gate_names() == ["aff", "amm", "constant", "imm"]
 
 
 @pytest.mark.parametrize(
@@ -79,15 +105,43 @@ def test_lookup() -> None:
         ("imm", {"value": 1.0}, "takes no options"),
         ("constant", {}, "needs value, but was given nothing"),
         ("constant", {"value": math.nan}, "finite value"),
+        ("constant", {"value": math.inf}, "finite value"),
         (AMM(), {"absolute": True}, "go with the name"),
     ],
 )
-def test_bad_lookups_are_refused(name: str | Gate, options: dict[str, object], message: str) -> None:
+def test_bad_lookups_are_refused(name: str | Gate, options: dict[str, Any], message: str) -> None:
     with pytest.raises(InlayError, match=message):
         gate(name, **options)
 
 
-def test_two_gates_of_one_name_are_refused() -> None:
+def _own_gate(part: float) -> type[Gate]:
+    @dataclass(frozen=True)
+    class Part(Gate):
+        name: ClassVar[str] = "part"
+        parts: tuple[float, ...] = field(default_factory=lambda: (part, 0.5))
+
+        def scale(self, gamma: Tensor) -> Tensor:
+            return torch.full_like(gamma, sum(self.parts))
+
+    return Part
+
+
+@pytest.mark.usefixtures("own_registry")
+def test_a_gate_of_ones_own_is_found_by_its_name() -> None:
+    register(_own_gate(0.25))
+    assert "part" in gate_names()
+    assert gate("part").scale(GAMMA).tolist() == [0.75] * 3
+    assert gate("part", parts=(1.0,)).scale(GAMMA).tolist() == [1.0] * 3
+
+
+@pytest.mark.usefixtures("own_registry")
+def test_a_gate_that_is_defined_again_replaces_itself() -> None:
+    register(_own_gate(0.25))
+    register(_own_gate(0.5))
+    assert gate("part").scale(GAMMA).tolist() == [1.0] * 3
+
+
+def test_another_gate_of_the_same_name_is_refused() -> None:
     @dataclass(frozen=True)
     class Double(Gate):
         name: ClassVar[str] = "amm"
@@ -98,23 +152,3 @@ def test_two_gates_of_one_name_are_refused() -> None:
     with pytest.raises(ValueError, match="'amm' exists already"):
         register(Double)
     assert gate("amm") == AMM()
-
-
-def test_an_option_with_a_default_factory_may_be_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    @dataclass(frozen=True)
-    class Summed(Gate):
-        name: ClassVar[str] = "summed"
-        parts: tuple[float, ...] = field(default_factory=lambda: (0.25, 0.5))
-
-        def scale(self, gamma: Tensor) -> Tensor:
-            return torch.full_like(gamma, sum(self.parts))
-
-    monkeypatch.setattr(gates, "_GATES", dict(gates._GATES))
-    register(Summed)
-    assert gate("summed").scale(GAMMA).tolist() == [0.75] * 3
-    assert gate("summed", parts=(1.0,)).scale(GAMMA).tolist() == [1.0] * 3
-
-
-def test_gates_work_on_features_without_a_map() -> None:
-    fused = AMM().fuse(BASE[:, :, 0, 0], NOVEL[:, :, 0, 0], GAMMA)
-    assert torch.allclose(fused, AMM().fuse(BASE, NOVEL, GAMMA)[:, :, 0, 0])

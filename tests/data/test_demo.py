@@ -95,7 +95,9 @@ def test_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:
         demo_digits()
 
 
-@pytest.mark.parametrize("content", [None, b"garbage", gzip.compress(b"1,2,3\n"), gzip.compress(b"a,b\n")])
+@pytest.mark.parametrize(
+    "content", [None, b"garbage", gzip.compress(b"1,2,3\n", mtime=0), gzip.compress(b"a,b\n", mtime=0)]
+)
 def test_damaged_file(content: bytes | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "data" / "data" / "mnist_5k.csv.gz"
     file.parent.mkdir(parents=True)

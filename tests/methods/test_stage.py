@@ -130,7 +130,7 @@ def test_line_2_the_hybrid_is_the_base_with_branches_and_starts_at_its_function(
     start = walk.loop.before[0]["trunk"]
     units = branches.hybrid_units(start)
     convolutions = {
-        name: module for name, module in walk.task.network.named_modules() if isinstance(module, branches.FoldedConv)
+        name: module for name, module in walk.task.network.named_modules() if isinstance(module, branches.Folded)
     }
     assert units.keys() == convolutions.keys() and len(units) == 7
     for name, unit in units.items():
@@ -199,7 +199,10 @@ def test_line_6_only_branches_and_heads_move(walk: Walk) -> None:
     before, after = branches.hybrid_units(start["trunk"]), branches.hybrid_units(end["trunk"])
     for name, unit in after.items():
         assert fingerprint(unit.base) == fingerprint(before[name].base)
-        for part, earlier in ((unit.novel, before[name].novel), (unit.norm, before[name].norm)):
+        assert unit.norm is not None
+        earlier_norm = before[name].norm
+        assert earlier_norm is not None
+        for part, earlier in ((unit.novel, before[name].novel), (unit.norm, earlier_norm)):
             for (_, new), old in zip(part.named_parameters(), earlier.parameters(), strict=True):
                 assert not torch.equal(new, old)
     for head in ("novel_head", "joint_head", "projector"):
@@ -212,12 +215,13 @@ def test_line_6_only_branches_and_heads_move(walk: Walk) -> None:
 def test_lines_8_to_10_merge_kernels_and_update_gamma(walk: Walk) -> None:
     for name, unit in branches.hybrid_units(walk.loop.after["trunk"]).items():
         merged = walk.outcome.network.get_submodule(name)
-        assert isinstance(merged, branches.FoldedConv)
+        assert isinstance(merged, branches.Folded)
+        assert unit.norm is not None and unit.base.bias is not None
         assert unit.norm.running_mean is not None and unit.norm.running_var is not None
         old_weight, new_weight = unit.base.weight.tolist(), unit.novel.weight.tolist()
         weight = torch.zeros_like(unit.base.weight).tolist()
         for c in range(len(weight)):
-            gamma, gamma_n = unit.base.gamma[c].item(), unit.norm.weight[c].item()
+            gamma, gamma_n = unit.gamma[c].item(), unit.norm.weight[c].item()
             gate = 1 / (1 + math.exp(gamma))
             factor = gamma_n / math.sqrt(unit.norm.running_var[c].item() + unit.norm.eps)
             for i in range(len(weight[c])):
@@ -226,10 +230,14 @@ def test_lines_8_to_10_merge_kernels_and_update_gamma(walk: Walk) -> None:
                         fused = new_weight[c][i][y][x] * factor
                         weight[c][i][y][x] = old_weight[c][i][y][x] + gate * fused
             bias = unit.norm.bias[c].item() - unit.norm.running_mean[c].item() * factor
-            assert merged.bias[c].item() == pytest.approx(unit.base.bias[c].item() + gate * bias, rel=1e-10, abs=1e-12)
+            assert merged.get_parameter("bias")[c].item() == pytest.approx(
+                unit.base.bias[c].item() + gate * bias, rel=1e-10, abs=1e-12
+            )
             assert merged.gamma[c].item() == pytest.approx(gamma + gate * gamma_n, rel=1e-10, abs=1e-12)
-        torch.testing.assert_close(merged.weight, torch.tensor(weight, dtype=torch.float64), rtol=1e-10, atol=1e-12)
-        assert not torch.equal(merged.gamma, unit.base.gamma)
+        torch.testing.assert_close(
+            merged.get_parameter("weight"), torch.tensor(weight, dtype=torch.float64), rtol=1e-10, atol=1e-12
+        )
+        assert not torch.equal(merged.gamma, unit.gamma)
 
 
 def test_line_11_the_next_base_model_gives_the_features_of_the_hybrid(walk: Walk) -> None:

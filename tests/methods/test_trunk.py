@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from inlay import branches
 from inlay.errors import InlayError
-from inlay.methods.trunk import close_trunk, open_trunk
+from inlay.methods.trunk import check_backbone, close_trunk, open_trunk
 from inlay.settings import BranchSettings
 from tiny_stage import SEED, quick, settle, tiny_task
 
@@ -23,8 +23,9 @@ def probe() -> Tensor:
     return task.prepare(task.images)
 
 
-def opened(network: nn.Module, settings: BranchSettings) -> nn.Module:
-    return open_trunk(network, settings, SEED)
+def opened(network: nn.Module, settings: BranchSettings, seed: int = SEED) -> nn.Module:
+    task = tiny_task(quick())
+    return open_trunk(network, settings, seed, task.prepare(task.images[:2]))
 
 
 MERGED = [
@@ -33,6 +34,8 @@ MERGED = [
     BranchSettings("amm", absolute_gamma=True),
     BranchSettings("constant", constant=0.25),
     BranchSettings("amm", include=("layer2*", "conv")),
+    BranchSettings("amm", kernel="1x1"),
+    BranchSettings("amm", kinds=("all",)),
 ]
 ALL = [*MERGED, BranchSettings("aff"), BranchSettings("full"), BranchSettings("frozen")]
 
@@ -74,14 +77,15 @@ def test_mergeable_trunks_close_to_a_network_of_the_same_function_and_size(
     assert report.parameters_hybrid == branches.count_parameters(trunk) > report.parameters_after
     for name, unit in branches.hybrid_units(trunk).items():
         merged = closed.get_submodule(name)
-        assert isinstance(merged, branches.FoldedConv)
-        for channel, gamma in enumerate(unit.base.gamma.tolist()):
+        assert isinstance(merged, branches.Folded)
+        assert unit.norm is not None
+        for channel, gamma in enumerate(unit.gamma.tolist()):
             expected = gamma + expected_gate(settings, gamma) * unit.norm.weight[channel].item()
             assert merged.gamma[channel].item() == pytest.approx(expected, rel=1e-5, abs=1e-6)
 
 
 def test_some_gammas_are_negative_so_that_the_absolute_gate_differs(network: nn.Module) -> None:
-    gammas = [module.gamma for module in network.modules() if isinstance(module, branches.FoldedConv)]
+    gammas = [module.gamma for module in network.modules() if isinstance(module, branches.Folded)]
     assert any(bool((gamma < -0.1).any()) for gamma in gammas)
 
 
@@ -92,8 +96,22 @@ def test_include_limits_the_branches(network: nn.Module) -> None:
 
 
 def test_include_that_matches_nothing_is_refused(network: nn.Module) -> None:
-    with pytest.raises(InlayError, match=r"'layer9\*' matches none of the units"):
+    with pytest.raises(InlayError, match=r"'layer9\*' matches none of the layers"):
         opened(network, BranchSettings("amm", include=("layer9*",)))
+
+
+def test_a_backbone_that_cannot_take_branches_is_refused_before_training() -> None:
+    pooling = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    with pytest.raises(InlayError, match=r"No layer of the network gets a branch"):
+        check_backbone(pooling, BranchSettings("amm"), torch.zeros(2, 3, 8, 8))
+    check_backbone(pooling, BranchSettings("full"), torch.zeros(2, 3, 8, 8))
+
+
+def test_kinds_choose_layers_without_a_norm(network: nn.Module) -> None:
+    with_head = nn.Sequential(network, nn.LazyLinear(3)).eval()
+    task = tiny_task(quick())
+    with_head(task.prepare(task.images[:2]))
+    assert set(branches.hybrid_units(opened(with_head, BranchSettings("amm", kinds=("linear",))))) == {"1"}
 
 
 def test_only_branches_are_trained(network: nn.Module) -> None:
@@ -134,7 +152,7 @@ def test_frozen_trains_nothing(network: nn.Module) -> None:
 
 def test_novel_kernels_are_a_function_of_the_seed(network: nn.Module) -> None:
     kernels = [
-        next(iter(branches.hybrid_units(open_trunk(network, BranchSettings(), seed)).values())).novel.weight
+        next(iter(branches.hybrid_units(opened(network, BranchSettings(), seed)).values())).novel.weight
         for seed in (1, 1, 2)
     ]
     assert torch.equal(kernels[0], kernels[1]) and not torch.equal(kernels[0], kernels[2])

@@ -5,6 +5,8 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
+from inlay.backbones.efficientnet_lite import efficientnet_lite0
+from inlay.backbones.pretrained import pretrained_efficientnet_lite0
 from inlay.backbones.resnet import resnet
 from inlay.errors import InlayError
 
@@ -29,12 +31,27 @@ def _imagenet(projection: bool) -> _Builder:
     return builder
 
 
+def _efficientnet_lite0(in_channels: int, widening: int, generator: torch.Generator | None) -> nn.Module:
+    return efficientnet_lite0(in_channels, generator=generator)
+
+
+def _pretrained_efficientnet_lite0(in_channels: int, widening: int, generator: torch.Generator | None) -> nn.Module:
+    if in_channels != 3:
+        raise InlayError(
+            f"efficientnet-lite0-imagenet takes colour images of 3 channels, not {in_channels}: write "
+            f"efficientnet-lite0, which starts from random weights, or turn the images into colour."
+        )
+    return pretrained_efficientnet_lite0()
+
+
 _CATALOGUE: dict[str, _Builder] = {
     "resnet8": _cifar(1),
     "resnet20": _cifar(3),
     "resnet32": _cifar(5),
     "resnet18": _imagenet(projection=False),
     "resnet18-1x1": _imagenet(projection=True),
+    "efficientnet-lite0": _efficientnet_lite0,
+    "efficientnet-lite0-imagenet": _pretrained_efficientnet_lite0,
 }
 _WIDENABLE = frozenset({"resnet8", "resnet20", "resnet32"})
 
@@ -50,10 +67,12 @@ def build(name: str, in_channels: int = 3, generator: torch.Generator | None = N
     Args:
         name: One of `names()`; resnet8, resnet20 and resnet32 take a widening suffix, as in "resnet8x2".
         in_channels: Channels of the images.
-        generator: The only source of the initial weights; None draws from torch's default CPU generator.
+        generator: The only source of the initial weights, save those of "efficientnet-lite0-imagenet", which are not
+            drawn; None draws from torch's default CPU generator.
 
     Raises:
-        InlayError: If the name is unknown or in_channels is not positive.
+        InlayError: If the name is unknown, in_channels is not positive or not what the pretrained backbone takes, or
+            the package with its weights is not installed.
     """
     if in_channels < 1:
         raise InlayError(f"in_channels must be at least 1 (3 for colour, 1 for grey), not {in_channels}.")

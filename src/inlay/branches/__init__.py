@@ -1,26 +1,47 @@
-"""Novel branches beside a frozen network: fold, attach, train, merge."""
+"""Gated mergeable branches for any network: plan, attach, train, merge, roll back."""
 
 from inlay.branches.attach import attach, branch_parameters, hybrid_units, is_hybrid
-from inlay.branches.fold import fold
-from inlay.branches.folded import FoldedConv
-from inlay.branches.gates import Gate, gate
+from inlay.branches.fold import fold, folded_layers, gammas
+from inlay.branches.folded import Folded
+from inlay.branches.gates import Gate, gate, register
+from inlay.branches.history import History
+from inlay.branches.hybrid import HybridUnit
 from inlay.branches.merge import MergeReport, count_parameters, merge
+from inlay.branches.movement import compare
+from inlay.branches.onnx import OnnxReport, export_onnx
+from inlay.branches.plan import Plan, plan
+from inlay.branches.rollback import rollback
 from inlay.branches.skeleton import describe, rebuild
-from inlay.branches.unit import HybridConv
+from inlay.branches.stock import load_gammas, save_stock, stock_state_dict
+from inlay.branches.targets import Targets
 
 __all__ = [
-    "FoldedConv",
+    "Folded",
     "Gate",
-    "HybridConv",
+    "History",
+    "HybridUnit",
     "MergeReport",
+    "OnnxReport",
+    "Plan",
+    "Targets",
     "attach",
     "branch_parameters",
+    "compare",
     "count_parameters",
     "describe",
+    "export_onnx",
     "fold",
+    "folded_layers",
+    "gammas",
     "gate",
     "hybrid_units",
     "is_hybrid",
+    "load_gammas",
     "merge",
+    "plan",
     "rebuild",
+    "register",
+    "rollback",
+    "save_stock",
+    "stock_state_dict",
 ]

@@ -1,96 +1,119 @@
-"""Attaching novel branches to a folded network."""
+"""Attaching novel branches to a network."""
 
-import copy
-from collections.abc import Sequence
-from fnmatch import fnmatchcase
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
 
-from inlay.branches.folded import FoldedConv
+from inlay.branches.attachment import Attachment, attachments, buffers_outside, remember, tensors_left_to_user
+from inlay.branches.buffers import buffers_kept
+from inlay.branches.checks import check_network
+from inlay.branches.comparison import difference, full_precision_outputs
+from inlay.branches.example import Example
+from inlay.branches.fold import check_same_outputs, fold_units
+from inlay.branches.folded import Folded
 from inlay.branches.frozen import freeze
 from inlay.branches.gates import Gate
 from inlay.branches.gates import gate as find_gate
-from inlay.branches.surgery import replace_modules
-from inlay.branches.unit import HybridConv
+from inlay.branches.hybrid import HybridUnit
+from inlay.branches.layers import row_norms
+from inlay.branches.plan import Plan, check_not_empty, make_plan
+from inlay.branches.surgery import copied, replace_modules
+from inlay.branches.targets import Targets
+from inlay.branches.trace import is_layer
+from inlay.branches.units import NOT_CALLED, Unit, layer_of
 from inlay.errors import InlayError
 
-__all__ = ["attach", "attach_to", "branch_parameters", "folded_units", "hybrid_units", "is_hybrid"]
+__all__ = ["attach", "attach_to", "branch_parameters", "hybrid_units", "is_hybrid"]
 
 
 def attach(
-    folded: nn.Module,
+    model: nn.Module,
+    example: Example,
     gate: str | Gate = "amm",
+    targets: Targets | None = None,
     *,
-    include: Sequence[str] | None = None,
+    gammas: Mapping[str, Tensor] | None = None,
     generator: torch.Generator | None = None,
 ) -> nn.Module:
-    """Copy a folded network with a novel branch beside each folded convolution.
+    """Copy a network, folded, with a novel branch beside each chosen layer.
 
-    Everything outside the branches is frozen: it has no gradients and stays in eval mode even after
-    `train()`. Only the flag `training` of the network itself follows, so that it tells the mode of the
-    branches. The copy, in eval mode, starts exactly at the function of the folded network.
+    Everything outside the branches is frozen: it has no gradients and stays in eval mode even after `train()`. Only
+    the flag `training` of the network itself follows, so that it tells the mode of the branches. The copy, in eval
+    mode, starts exactly at the function of the folded network.
 
     Args:
-        folded: Network made by `fold` or `merge`; it is not changed.
+        model: Network in eval mode, as it is or from `fold` or `merge`; it is not changed.
+        example: A batch that the network accepts; a tuple or a mapping for several arguments.
         gate: Gate of every branch, or its name.
-        include: Glob patterns for the names of the units that get a branch, such as "layer2*"; None is all.
+        targets: Which layers get a branch, and of what shape; None is every layer that a norm can gate.
+        gammas: Gammas of a network whose weights were merged before and written as plain weights; see `fold`.
         generator: Source of the novel kernels; None draws from torch's default CPU generator.
 
     Raises:
-        InlayError: If the network is not folded, has branches already, or a pattern matches no unit.
+        InlayError: If the network, the example or a pattern is not fit, or no layer gets a branch.
     """
-    chosen = find_gate(gate)
-    if is_hybrid(folded):
-        raise InlayError("The network has branches already; merge them with inlay.branches.merge first.")
-    names = list(folded_units(folded))
-    if not names:
-        raise InlayError("The network has no folded convolution; fold it first with inlay.branches.fold.")
-    selected = names if include is None else _matching(names, include)
-    return attach_to(folded, chosen, selected, generator)
+    chosen, targets = find_gate(gate), targets or Targets()
+    check_network(model)
+    if is_layer(model):
+        raise InlayError(f"The network is a single {type(model).__name__}; wrap it: torch.nn.Sequential(model).")
+    with buffers_kept(model):
+        plan = make_plan(model, example, targets)
+    check_not_empty(plan)
+    _warn_of_refusals(plan)
+    folded = fold_units(model, _foldable(plan, targets), gammas)
+    check_same_outputs(model, folded, example)
+    hybrid = attach_to(folded, plan.units, chosen, targets, generator)
+    record = attachments(hybrid)[""]
+    remember(hybrid, replace(record, buffers=buffers_outside(hybrid, record.yours)))
+    _check_start(folded, hybrid, example, chosen)
+    return hybrid
 
 
-def attach_to(folded: nn.Module, gate: Gate, names: Sequence[str], generator: torch.Generator | None) -> nn.Module:
-    """Copy a folded network with a novel branch beside each folded convolution that is named.
+def attach_to(
+    folded: nn.Module, units: Sequence[Unit], gate: Gate, targets: Targets, generator: torch.Generator | None
+) -> nn.Module:
+    """Copy a folded network with a novel branch beside the layer of each unit, without running it.
 
     Args:
         folded: Folded network without branches; it is not changed.
+        units: The units that get a branch.
         gate: Gate of every branch.
-        names: Module names of the folded convolutions that get a branch.
+        targets: Shape of the branches, and what is left to the user.
         generator: Source of the novel kernels; None draws from torch's default CPU generator.
 
     Returns:
         The hybrid in eval mode.
     """
-    hybrid = copy.deepcopy(folded).requires_grad_(False)
-    bases = folded_units(hybrid)
-    replace_modules(hybrid, {name: HybridConv(bases[name], gate, generator) for name in names})
-    _hold_rest_in_eval(hybrid)
+    hybrid = copied(folded)
+    yours = tensors_left_to_user(hybrid, targets)
+    for parameter in hybrid.parameters():
+        if id(parameter) not in yours:
+            parameter.requires_grad_(False)
+    names = [name for name, tensor in hybrid.state_dict(keep_vars=True).items() if id(tensor) in yours]
+    modules = dict(hybrid.named_modules())
+    new = {unit.name: _hybrid_unit(unit, modules, gate, targets, generator) for unit in units}
+    replace_modules(hybrid, new)
+    _hold_rest_in_eval(hybrid, targets)
+    remember(hybrid, Attachment(trainable=tuple(targets.trainable), yours=frozenset(names), buffers={}))
     return hybrid.eval()
 
 
-def folded_units(model: nn.Module) -> dict[str, FoldedConv]:
-    """Return the folded convolutions of a network by module name, bases of branches left out."""
-    bases = {id(unit.base) for unit in hybrid_units(model).values()}
-    return {
-        name: module
-        for name, module in model.named_modules()
-        if isinstance(module, FoldedConv) and id(module) not in bases
-    }
-
-
-def hybrid_units(model: nn.Module) -> dict[str, HybridConv]:
+def hybrid_units(model: nn.Module) -> dict[str, HybridUnit]:
     """Return the units with a branch by module name."""
-    return {name: module for name, module in model.named_modules() if isinstance(module, HybridConv)}
+    return {name: module for name, module in model.named_modules() if isinstance(module, HybridUnit)}
 
 
 def is_hybrid(model: nn.Module) -> bool:
     """Say whether any branch is attached to a network."""
-    return bool(hybrid_units(model))
+    return any(isinstance(module, HybridUnit) for module in model.modules())
 
 
 def branch_parameters(hybrid: nn.Module) -> list[nn.Parameter]:
-    """Return the trainable parameters of every branch: kernel, scale and shift of each.
+    """Return the trainable parameters of every branch.
 
     Raises:
         InlayError: If the network has no branch.
@@ -98,23 +121,97 @@ def branch_parameters(hybrid: nn.Module) -> list[nn.Parameter]:
     units = hybrid_units(hybrid)
     if not units:
         raise InlayError("The network has no branches; attach them with inlay.branches.attach first.")
-    return [parameter for unit in units.values() for part in (unit.novel, unit.norm) for parameter in part.parameters()]
+    return [parameter for unit in units.values() for part in _branch(unit) for parameter in part.parameters()]
 
 
-def _matching(names: Sequence[str], patterns: Sequence[str]) -> list[str]:
-    for pattern in patterns:
-        if not any(fnmatchcase(name, pattern) for name in names):
-            raise InlayError(f"Pattern {pattern!r} matches none of the units: {', '.join(names)}.")
-    selected = [name for name in names if any(fnmatchcase(name, pattern) for pattern in patterns)]
-    if not selected:
-        raise InlayError("include is empty; write None for all units, or patterns such as 'layer2*'.")
-    return selected
+def _foldable(plan: Plan, targets: Targets) -> list[Unit]:
+    """Return the units whose batch norms are folded: all but the user's.
+
+    Raises:
+        InlayError: If the batch norm of one is left to the user.
+    """
+    norms_in_use = {row.unit.norm for row in plan.having("yours") if row.unit is not None}
+    units = [row.unit for row in plan.rows if row.unit is not None and row.action != "yours"]
+    for unit in units:
+        norm = unit.norm if unit.kind in ("conv-bn", "linear-bn") else None
+        if norm is not None and (targets.is_trainable(norm) or norm in norms_in_use):
+            raise InlayError(
+                f"Batch norm {norm!r} is left to you, but layer {unit.name!r} in front of it is not, and takes it "
+                f"along when it is folded; name both in trainable, or neither."
+            )
+    return units
 
 
-def _hold_rest_in_eval(hybrid: nn.Module) -> None:
+def _hybrid_unit(
+    unit: Unit, modules: Mapping[str, nn.Module], gate: Gate, targets: Targets, generator: torch.Generator | None
+) -> HybridUnit:
+    base = layer_of(modules, unit.name)
+    if isinstance(base, Folded):
+        gamma = base.gamma
+    elif unit.kind == "mlp" and unit.norm is not None:
+        gamma = modules[unit.norm].get_parameter("weight").detach()
+    else:
+        gamma = row_norms(base.weight)
+    return HybridUnit(
+        base,
+        gate,
+        gamma,
+        side=unit.side,
+        pointwise=targets.kernel == "1x1" and not isinstance(base, nn.Linear),
+        batch_norm=targets.batch_norm and isinstance(base, Folded),
+        generator=generator,
+    )
+
+
+def _branch(unit: HybridUnit) -> list[nn.Module]:
+    return [unit.novel] if unit.norm is None else [unit.novel, unit.norm]
+
+
+def _hold_rest_in_eval(hybrid: nn.Module, targets: Targets) -> None:
     follows_mode = {id(hybrid)}
     for unit in hybrid_units(hybrid).values():
-        follows_mode.update(id(module) for module in (unit, unit.novel, unit.norm))
-    for module in hybrid.modules():
-        if id(module) not in follows_mode:
+        follows_mode.update(id(module) for module in (unit, *_branch(unit)))
+    for name, module in hybrid.named_modules():
+        # Of all norms, those with running statistics are the ones that the mode matters to.
+        yours = bool(name) and targets.is_trainable(name) and not isinstance(module, _NormBase)
+        if id(module) not in follows_mode and not yours:
             freeze(module)
+
+
+def _warn_of_refusals(plan: Plan) -> None:
+    refused = [row for row in plan.having("refused") if row.why != NOT_CALLED]
+    if refused:
+        reasons = "; ".join(f"{row.name}: {row.why}" for row in refused[:3])
+        more = f"; and {len(refused) - 3} more" if len(refused) > 3 else ""
+        warnings.warn(f"These layers stay frozen without a branch ({reasons}{more}).", stacklevel=3)
+
+
+def _check_start(folded: nn.Module, hybrid: nn.Module, example: Example, gate: Gate) -> None:
+    """Refuse a hybrid that does not start at the function of the folded network, or that passes a branch by.
+
+    Raises:
+        InlayError: If it does.
+    """
+    units, called = hybrid_units(hybrid), set[nn.Module]()
+
+    def note(unit: nn.Module, *_: object) -> None:
+        called.add(unit)
+
+    handles = [unit.register_forward_hook(note) for unit in units.values()]
+    try:
+        with buffers_kept(folded, hybrid):
+            outputs = [full_precision_outputs(model, example, "example") for model in (folded, hybrid)]
+    finally:
+        for handle in handles:
+            handle.remove()
+    if difference(*outputs).absolute != 0:
+        raise InlayError(
+            f"The network with branches (gate {gate.name}) does not start at the function of the network: check that "
+            f"it is deterministic in eval mode and that the gate lets nothing through where the branch is zero."
+        )
+    idle = next((name for name, unit in units.items() if unit not in called), None)
+    if idle is not None:
+        raise InlayError(
+            f"The branch of {idle!r} is never called, as the network holds its layer outside its modules too, such as "
+            f"in a plain list; use torch.nn.ModuleList, or exclude it: targets=Targets(exclude=[{idle!r}])."
+        )

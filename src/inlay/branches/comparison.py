@@ -1,6 +1,6 @@
 """Comparing what two networks give for the same images."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.backends import cuda, cudnn
 
-from inlay.errors import InlayError
+from inlay.branches.example import Example, floating_outputs, run, tensors_in
 
-__all__ = ["Difference", "difference", "full_precision_output"]
+__all__ = ["Difference", "difference", "full_precision_outputs"]
 
 
 @dataclass(frozen=True)
@@ -19,40 +19,42 @@ class Difference:
 
     Attributes:
         absolute: max |Δ|.
-        relative: max |Δ| / max(1, max |expected|).
+        relative: max |Δ| / max(1, max |expected|), the largest over all tensors returned.
     """
 
     absolute: float
     relative: float
 
 
-def difference(expected: Tensor, actual: Tensor) -> Difference:
-    """Measure how far an output lies from the expected one; NaN anywhere gives NaN."""
-    if expected.shape != actual.shape:
-        raise ValueError(f"outputs of shapes {list(expected.shape)} and {list(actual.shape)} do not compare")
-    absolute = (expected - actual).abs().max()
-    magnitude = expected.abs().max().clamp(min=1.0)
-    return Difference(absolute.item(), (absolute / magnitude).item())
+def difference(expected: Sequence[Tensor], actual: Sequence[Tensor]) -> Difference:
+    """Measure how far the tensors that a network returned lie from those expected; NaN anywhere gives NaN."""
+    absolute, relative = [0.0], [0.0]
+    for left, right in zip(expected, actual, strict=True):
+        if left.shape != right.shape:
+            raise ValueError(f"outputs of shapes {list(left.shape)} and {list(right.shape)} do not compare")
+        if left.numel():
+            gap = (left - right).abs().max()
+            absolute.append(gap.item())
+            relative.append((gap / left.abs().max().clamp(min=1.0)).item())
+    # torch's maximum is NaN if any value is; Python's depends on the order.
+    largest = torch.tensor([absolute, relative], dtype=torch.float64).amax(dim=1)
+    return Difference(largest[0].item(), largest[1].item())
 
 
-def full_precision_output(model: nn.Module, images: Tensor) -> Tensor:
-    """Run a network in its own precision, without gradients, autocast or TF32.
+def full_precision_outputs(model: nn.Module, example: Example, role: str) -> list[Tensor]:
+    """Run a network in its own precision, without gradients, autocast or TF32, and return its floating outputs.
 
     Args:
         model: Network in eval mode.
-        images: A batch, [N, C, H, W].
+        example: What it is given.
+        role: What the example is called in an error message.
 
     Raises:
-        InlayError: If the network does not return one tensor.
+        InlayError: If the network fails on the example or returns no floating tensor.
     """
-    with torch.no_grad(), torch.autocast(images.device.type, enabled=False), _without_tf32():
-        output: object = model(images)
-    if not isinstance(output, Tensor):
-        raise InlayError(
-            f"The network must return one tensor, but returned a {type(output).__name__}; wrap it in a "
-            f"module that returns only the features."
-        )
-    return output
+    device = next(tensors_in(example), torch.empty(0)).device.type
+    with torch.no_grad(), torch.autocast(device, enabled=False), _without_tf32():
+        return floating_outputs(run(model, example, role))
 
 
 @contextmanager

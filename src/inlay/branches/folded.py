@@ -1,62 +1,141 @@
-"""A convolution that has absorbed the batch norm behind it."""
+"""Layers that have absorbed the batch norm behind them."""
 
-from typing import Any
+import copy
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
-__all__ = ["FoldedConv", "conv_arguments", "fused_kernel", "stored_like"]
+from inlay.branches.layers import Layer, channel_view, stored_like
+
+__all__ = ["Folded", "FoldedNorm", "fold_layer", "folded_norm", "fused_kernel", "has_activation"]
 
 
-class FoldedConv(nn.Conv2d):
-    """A frozen convolution with bias that stands for a convolution and its batch norm.
+class FoldedNorm(nn.Identity):
+    """Stands where a batch norm was, and remembers what a batch norm of that kind stores.
 
-    The scale of the absorbed batch norm lives on in the buffer `gamma` [C_out], which gates a later branch.
+    Attributes:
+        channels: Number of channels.
+        eps: Epsilon of the batch norm.
+        affine: Whether it had a scale.
+        shift: Whether it had a shift.
+        batches: What it had counted of batches; None if it did not count.
+    """
 
-    Args:
-        like: Convolution whose geometry, dtype, device and memory format are taken over.
-        weight: Fused kernel, [C_out, C_in / groups, kH, kW].
-        bias: Fused bias, [C_out].
-        gamma: Scale of the absorbed batch norm, [C_out].
+    def __init__(self, norm: _BatchNorm) -> None:
+        super().__init__()
+        self.channels = norm.num_features
+        self.eps = norm.eps
+        self.affine = norm.weight is not None
+        self.shift = norm.bias is not None
+        self.batches = None if norm.num_batches_tracked is None else int(norm.num_batches_tracked)
+
+
+class FoldedNormAct(FoldedNorm):
+    """Stands where a batch norm with activation was; dropout and activation live on under their names."""
+
+    def __init__(self, norm: _BatchNorm) -> None:
+        super().__init__(norm)
+        for name, child in norm.named_children():
+            self.add_module(name, child)
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Apply what is left."""
+        for child in self.children():
+            input = child(input)
+        return input
+
+
+class Folded(nn.Module):
+    """A frozen layer with bias that stands for a layer and its batch norm.
+
+    Attributes:
+        gamma: Scale of the absorbed batch norm [C_out], moved on by each merge (Eq. 12); it gates the next branch.
+        had_bias: Whether the layer had a bias before it absorbed the batch norm.
     """
 
     gamma: Tensor
-    bias: nn.Parameter
+    had_bias: bool
+    _absorbed: tuple[FoldedNorm]
 
-    def __init__(self, like: nn.Conv2d, weight: Tensor, bias: Tensor, gamma: Tensor) -> None:
-        # The meta device keeps torch's default initialisation from drawing random numbers.
-        super().__init__(**conv_arguments(like), bias=True, device="meta")
-        channels = like.weight[:, 0, 0, 0]
-        self.weight = nn.Parameter(stored_like(weight, like.weight), requires_grad=False)
-        self.bias = nn.Parameter(stored_like(bias, channels), requires_grad=False)
-        self.register_buffer("gamma", stored_like(gamma, channels))
-
-
-def conv_arguments(conv: nn.Conv2d) -> dict[str, Any]:
-    """Return the constructor arguments that give a convolution of the same geometry."""
-    return {
-        "in_channels": conv.in_channels,
-        "out_channels": conv.out_channels,
-        "kernel_size": conv.kernel_size,
-        "stride": conv.stride,
-        "padding": conv.padding,
-        "dilation": conv.dilation,
-        "groups": conv.groups,
-        "padding_mode": conv.padding_mode,
-    }
+    @property
+    def absorbed(self) -> FoldedNorm:
+        """What stands in the network where the absorbed batch norm was."""
+        # Held in a tuple, as a module held directly would be registered a second time.
+        return self._absorbed[0]
 
 
-def fused_kernel(conv: nn.Conv2d, norm: nn.BatchNorm2d) -> tuple[Tensor, Tensor]:
-    """Fuse a convolution with its batch norm, using the running statistics.
+class FoldedConv1d(Folded, nn.Conv1d):
+    """Conv1d and BatchNorm1d as one."""
+
+
+class FoldedConv2d(Folded, nn.Conv2d):
+    """Conv2d and BatchNorm2d as one."""
+
+
+class FoldedConv3d(Folded, nn.Conv3d):
+    """Conv3d and BatchNorm3d as one."""
+
+
+class FoldedLinear(Folded, nn.Linear):
+    """Linear and BatchNorm1d as one."""
+
+
+_FOLDED_CLASSES: dict[type[nn.Module], type[Folded]] = {
+    nn.Conv1d: FoldedConv1d,
+    nn.Conv2d: FoldedConv2d,
+    nn.Conv3d: FoldedConv3d,
+    nn.Linear: FoldedLinear,
+}
+
+
+def fold_layer(layer: Layer, norm: _BatchNorm, absorbed: FoldedNorm, gamma: Tensor | None = None) -> Folded:
+    """Return one frozen layer that stands for a layer and its batch norm.
+
+    Args:
+        layer: Convolution or linear layer; it is not changed.
+        norm: Its batch norm, with running statistics.
+        absorbed: What takes the place of the batch norm in the network.
+        gamma: The gamma to keep [C_out]; None takes the scale of the batch norm, or ones if it has none.
+    """
+    weight, bias = fused_kernel(layer, norm)
+    channels = layer.weight.detach().flatten(1)[:, 0]
+    if gamma is None:
+        gamma = torch.ones_like(channels) if norm.weight is None else norm.weight
+    folded = copy.deepcopy(layer)
+    plain = next(kind for kind in type(layer).__mro__ if kind in _FOLDED_CLASSES)
+    folded.__class__ = _FOLDED_CLASSES[plain]  # type: ignore[assignment]  # a subclass of the plain class
+    assert isinstance(folded, Folded)
+    folded.weight = nn.Parameter(stored_like(weight, layer.weight), requires_grad=False)
+    folded.bias = nn.Parameter(stored_like(bias, channels), requires_grad=False)
+    folded.register_buffer("gamma", stored_like(gamma, channels))
+    folded.had_bias = layer.bias is not None
+    folded._absorbed = (absorbed,)
+    return folded
+
+
+def folded_norm(norm: _BatchNorm) -> FoldedNorm:
+    """Return what takes the place of an absorbed batch norm."""
+    return FoldedNormAct(norm) if has_activation(norm) else FoldedNorm(norm)
+
+
+def has_activation(norm: _BatchNorm) -> bool:
+    """Say whether a batch norm also holds the dropout and activation behind it, as in timm."""
+    names = [name for name, _ in norm.named_children()]
+    return any(kind.__name__ == "BatchNormAct2d" for kind in type(norm).__mro__) and names == ["drop", "act"]
+
+
+def fused_kernel(layer: Layer, norm: _BatchNorm) -> tuple[Tensor, Tensor]:
+    """Fuse a layer with its batch norm, using the running statistics.
 
     W' = W γ / sqrt(var + ε) and B' = β + (b − μ) γ / sqrt(var + ε), per output channel.
 
     Args:
-        conv: Convolution with or without bias.
-        norm: Batch norm with affine parameters and running statistics.
+        layer: Convolution or linear layer, with or without bias.
+        norm: Batch norm with running statistics; where it has no scale γ = 1, where it has no shift β = 0.
 
     Returns:
-        W' [C_out, C_in / groups, kH, kW] and B' [C_out], both in float64.
+        W' [C_out, C_in / groups, ...] and B' [C_out], both in float64.
 
     Raises:
         ValueError: If the batch norm has no running statistics.
@@ -64,15 +143,14 @@ def fused_kernel(conv: nn.Conv2d, norm: nn.BatchNorm2d) -> tuple[Tensor, Tensor]
     if norm.running_mean is None or norm.running_var is None:
         raise ValueError("the batch norm has no running statistics to fuse")
     with torch.no_grad():
-        factor = norm.weight.double() / torch.sqrt(norm.running_var.double() + norm.eps)
-        shift = -norm.running_mean.double()
-        if conv.bias is not None:
-            shift = shift + conv.bias.double()
-        return conv.weight.double() * factor.view(-1, 1, 1, 1), norm.bias.double() + shift * factor
-
-
-def stored_like(values: Tensor, reference: Tensor) -> Tensor:
-    """Return a detached copy of the values in the reference's dtype, device and memory format."""
-    if values.shape != reference.shape:
-        raise ValueError(f"expected shape {list(reference.shape)}, got {list(values.shape)}")
-    return torch.empty_like(reference, requires_grad=False).copy_(values.detach())
+        factor = torch.rsqrt(norm.running_var.double() + norm.eps)
+        bias = -norm.running_mean.double()
+        if layer.bias is not None:
+            bias = bias + layer.bias.double()
+        if norm.weight is not None:
+            factor = factor * norm.weight.double()
+        bias = bias * factor
+        if norm.bias is not None:
+            bias = bias + norm.bias.double()
+        weight = layer.weight.double()
+        return weight * channel_view(factor, weight), bias

@@ -32,7 +32,8 @@ def adaptive_discovering_and_merging(task: StageTask, method: Method, make_loop:
     Returns:
         The base model for the next stage, with its updated gammas as buffers.
     """
-    trunk = open_trunk(task.network, task.settings.branch, task.seed)  # 2: novel branch expansion
+    example = task.prepare(task.images[:2])
+    trunk = open_trunk(task.network, task.settings.branch, task.seed, example)  # 2: novel branch expansion
     model = _with_heads(task, method, trunk)
     views = Views(task)
     with make_loop(model.modules()) as loop:

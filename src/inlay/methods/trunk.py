@@ -5,21 +5,38 @@ import copy
 from torch import Tensor, nn
 
 from inlay import branches
-from inlay.branches import Gate, MergeReport
+from inlay.branches import Gate, MergeReport, Targets
+from inlay.branches.plan import check_not_empty
 from inlay.engine.randomness import generator
 from inlay.errors import InlayError
 from inlay.settings import BranchSettings
 
-__all__ = ["close_trunk", "open_trunk", "trunk_gate"]
+__all__ = ["check_backbone", "close_trunk", "open_trunk", "trunk_gate"]
 
 
-def open_trunk(network: nn.Module, settings: BranchSettings, seed: int) -> nn.Module:
+def check_backbone(network: nn.Module, settings: BranchSettings, example: Tensor) -> None:
+    """Refuse a network that could not take the branches of later stages, before time is spent on training it.
+
+    Args:
+        network: Network before the base stage; it is not changed.
+        settings: Which parts later stages train.
+        example: Network inputs.
+
+    Raises:
+        InlayError: If no layer could get a branch.
+    """
+    if trunk_gate(settings) is not None:
+        check_not_empty(branches.plan(copy.deepcopy(network).eval(), example, _targets(settings)))
+
+
+def open_trunk(network: nn.Module, settings: BranchSettings, seed: int, example: Tensor) -> nn.Module:
     """Return a copy of a folded network with the parts that the stage may train.
 
     Args:
-        network: Folded network; it is not changed.
+        network: Folded network in eval mode; it is not changed.
         settings: Which parts are trained.
         seed: Seed of the stage, for the novel kernels.
+        example: Network inputs.
 
     Raises:
         InlayError: If the network is a hybrid that could not be merged, or cannot take branches.
@@ -33,7 +50,7 @@ def open_trunk(network: nn.Module, settings: BranchSettings, seed: int) -> nn.Mo
     if gate is None:
         return copy.deepcopy(network).requires_grad_(settings.gate == "full")
     randomness = generator(seed, "branches")
-    return branches.attach(network, gate, include=settings.include or None, generator=randomness)
+    return branches.attach(network, example, gate, _targets(settings), generator=randomness)
 
 
 def trunk_gate(settings: BranchSettings) -> Gate | None:
@@ -50,6 +67,11 @@ def trunk_gate(settings: BranchSettings) -> Gate | None:
     if settings.gate == "constant":
         options["value"] = settings.constant
     return branches.gate(settings.gate, **options)
+
+
+def _targets(settings: BranchSettings) -> Targets:
+    kinds = "all" if settings.kinds == ("all",) else settings.kinds or None
+    return Targets(include=settings.include or None, kinds=kinds, kernel=settings.kernel)
 
 
 def close_trunk(trunk: nn.Module, probe: Tensor) -> tuple[nn.Module, MergeReport | None]:

@@ -82,13 +82,18 @@ class BranchSettings:
             branch behind a fixed gate; "full": the network itself, without branches; "frozen": only the heads.
         absolute_gamma: The gate of AMM reads |gamma| instead of gamma (its argument is about magnitude).
         constant: Value of the constant gate.
-        include: Glob patterns of the units that get a branch, such as "layer2*"; empty means all.
+        include: Glob patterns of the layers that get a branch, such as "layer2*"; empty means all of the kinds.
+        kinds: Kinds of layer that get a branch: some of "conv-bn", "linear-bn", "mlp", "conv", "linear", or "all";
+            empty means those that a norm can gate, the first three.
+        kernel: "same" size as the layer (the paper), or "1x1" at its centre.
     """
 
     gate: str = "amm"
     absolute_gamma: bool = False
     constant: float = 0.5
     include: tuple[str, ...] = ()
+    kinds: tuple[str, ...] = ()
+    kernel: Literal["same", "1x1"] = "same"
 
 
 @dataclass(frozen=True)
