@@ -3,32 +3,25 @@
     python benchmarks/branches.py --networks small|full|gpu|NAME ... [--device cuda] [--batch 8] [--runs 30]
 
 Times are seconds: medians over interleaved runs with the interquartile range as spread. Forward is in eval mode
-without gradients. A training step is forward, backward and SGD over whatever is trainable: everything of the original,
-the branches of the hybrid, the adapters of LoRA. A network that fails is recorded with its error, and the rest go on.
-The file is written after each network; --skip-done goes on where it stopped.
+without gradients. A training step is forward, backward and SGD over whatever is trainable: everything of original,
+folded and merged network, the branches of the hybrid, the adapters of LoRA. A network that fails is recorded with its
+error, and the rest go on. The file is written after each network; --skip-done goes on where it stopped.
 """
 
 import argparse
 import copy
 import gc
 import math
-import os
-import platform
 import re
-import shlex
 import statistics
-import subprocess
 import sys
 import time
 import warnings
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import partial
 from importlib import import_module
-from importlib.metadata import version
-from importlib.util import find_spec
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -41,21 +34,17 @@ from inlay import branches
 from inlay.branches.comparison import difference, full_precision_outputs
 from inlay.branches.example import floating_outputs
 from inlay.branches.stock import stock_state_dict
-from inlay.engine.checkpoint import read_json, write_json
+from inlay.engine.checkpoint import write_json
 from inlay.errors import InlayError
 
 # Python looks for modules in the folder of the script.
 sys.path.insert(0, str(Path(__file__).parents[1]))
+from benchmarks.branch_records import PRECISION, earlier, header
 from benchmarks.networks import Network, full_networks, gpu_networks, small_networks, trained
 
 RESULTS = Path(__file__).parent / "results"
 # The first group that has a name gives the network.
 GROUPS = {"full": full_networks, "gpu": gpu_networks, "small": small_networks}
-PACKAGES = ("torch", "numpy", "transformers", "timm", "torchvision", "peft")
-PRECISION = {
-    "cpu": {"forward": "float32", "training": "float32"},
-    "cuda": {"forward": "float32 with torch's own TF32", "training": "bfloat16 autocast; both channels_last"},
-}
 LORA_RANK, WARM_UPS = 8, 2
 # Adam moves every weight by about its rate in each step, however large the gradients of a network are.
 CHECK_STEPS, CHECK_RATE = 3, 0.003
@@ -99,10 +88,10 @@ def main() -> None:
             raise InlayError("There must be at least 1 run and 2 images in a batch: write --runs 30 --batch 8.")
         if options.device == "cuda" and not torch.cuda.is_available():
             raise InlayError("torch finds no CUDA device; write --device cpu.")
-        chosen, record = select(options.networks), _header(options)
+        chosen, record = select(options.networks), header(options)
         device = "cpu" if options.device == "cpu" else record["hardware"].lower().removeprefix("nvidia ")
         out: Path = options.out or RESULTS / f"branches-{device.replace(' ', '-')}.json"
-        done = _earlier(out, record) if options.append or options.skip_done else {}
+        done = earlier(out, record) if options.append or options.skip_done else {}
         out.parent.mkdir(parents=True, exist_ok=True)
         for network in chosen:
             key = (network.name, *_image(network))
@@ -181,7 +170,9 @@ def _checked_models(found: dict[str, Any], network: Network, original: nn.Module
 
     two_branches = branches.attach(original, probe, "imm", targets, generator=generator).requires_grad_(False)
     found["lora"], adapted = lora(original, [unit.name for unit in plans[found["targets"]].units], task)
-    models = {"original": original, "folded": folded, "hybrid": hybrid, "merged": report.model}
+    # Whoever went on without branches would train these two whole.
+    plain = {"folded": folded.requires_grad_(True), "merged": report.model.requires_grad_(True)}
+    models = {"original": original, "hybrid": hybrid} | plain
     return models | {"two branches": two_branches} | adapted
 
 
@@ -359,40 +350,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--append", action="store_true", help="keep the other networks in the file")
     parser.add_argument("--skip-done", action="store_true", help="keep what is in the file, and measure what is not")
     return parser
-
-
-def _earlier(out: Path, record: Mapping[str, Any]) -> dict[tuple[object, ...], dict[str, Any]]:
-    if not out.exists():
-        return {}
-    earlier = read_json(out)
-    for key in ("batch", "device", "hardware", "versions"):
-        if earlier[key] != record[key]:
-            raise InlayError(f"{out} was measured with another {key} ({earlier[key]}); choose another --out.")
-    return {(found["name"], *found["image"]): found for found in earlier["networks"]}
-
-
-def _header(options: argparse.Namespace) -> dict[str, Any]:
-    packages = {package: version(package) for package in PACKAGES if find_spec(package)}
-    hardware = f"{os.cpu_count()} CPU cores, {platform.machine()}, {torch.get_num_threads()} threads"
-    return {
-        "command": "python " + shlex.join(sys.argv),
-        "commit": _commit(),
-        "hardware": torch.cuda.get_device_name() if options.device == "cuda" else hardware,
-        "versions": {"python": platform.python_version(), **packages},
-        "date": datetime.now(UTC).date().isoformat(),
-        "device": options.device,
-        "precision": PRECISION[options.device],
-        "batch": options.batch,
-        "runs": options.runs,
-    }
-
-
-def _commit() -> str:
-    if "COMMIT" in os.environ:
-        return os.environ["COMMIT"]
-    described = ["git", "describe", "--always", "--dirty", "--abbrev=40"]
-    shown = subprocess.run(described, capture_output=True, text=True, check=False, cwd=RESULTS.parent)
-    return shown.stdout.strip() or "unknown"
 
 
 if __name__ == "__main__":

@@ -154,7 +154,7 @@ def test_a_measured_network_is_written_skipped_and_tabled(tmp_path: Path, monkey
     assert found["parameters"]["folded"] == found["parameters"]["merged"] < found["parameters"]["hybrid"]
     assert found["runs"] == 2
     assert found["forward"].keys() == found["parameters"].keys()
-    assert found["training"].keys() == {"original", "hybrid", "LoRA"}
+    assert found["training"].keys() == {"original", "folded", "hybrid", "merged", "LoRA"}
     # PEFT cannot merge into a convolution with groups.
     assert sum(found["lora"]["refused"].values()) + found["lora"]["layers"] == 12
     assert "regnet-y" in tables.section(first, out.name)

@@ -20,10 +20,9 @@ from inlay.branches.gates import Gate
 from inlay.branches.gates import gate as find_gate
 from inlay.branches.hybrid import HybridUnit
 from inlay.branches.layers import row_norms
-from inlay.branches.plan import Plan, check_not_empty, make_plan
+from inlay.branches.plan import Plan, check_not_empty, foldable, make_plan
 from inlay.branches.surgery import copied, replace_modules
 from inlay.branches.targets import Targets
-from inlay.branches.trace import is_layer
 from inlay.branches.units import NOT_CALLED, Unit, layer_of
 from inlay.errors import InlayError
 
@@ -58,13 +57,11 @@ def attach(
     """
     chosen, targets = find_gate(gate), targets or Targets()
     check_network(model)
-    if is_layer(model):
-        raise InlayError(f"The network is a single {type(model).__name__}; wrap it: torch.nn.Sequential(model).")
     with buffers_kept(model):
         plan = make_plan(model, example, targets)
     check_not_empty(plan)
     _warn_of_refusals(plan)
-    folded = fold_units(model, _foldable(plan, targets), gammas)
+    folded = fold_units(model, foldable(plan, targets), gammas)
     check_same_outputs(model, folded, example)
     hybrid = attach_to(folded, plan.units, chosen, targets, generator)
     record = attachments(hybrid)[""]
@@ -122,24 +119,6 @@ def branch_parameters(hybrid: nn.Module) -> list[nn.Parameter]:
     if not units:
         raise InlayError("The network has no branches; attach them with inlay.branches.attach first.")
     return [parameter for unit in units.values() for part in _branch(unit) for parameter in part.parameters()]
-
-
-def _foldable(plan: Plan, targets: Targets) -> list[Unit]:
-    """Return the units whose batch norms are folded: all but the user's.
-
-    Raises:
-        InlayError: If the batch norm of one is left to the user.
-    """
-    norms_in_use = {row.unit.norm for row in plan.having("yours") if row.unit is not None}
-    units = [row.unit for row in plan.rows if row.unit is not None and row.action != "yours"]
-    for unit in units:
-        norm = unit.norm if unit.kind in ("conv-bn", "linear-bn") else None
-        if norm is not None and (targets.is_trainable(norm) or norm in norms_in_use):
-            raise InlayError(
-                f"Batch norm {norm!r} is left to you, but layer {unit.name!r} in front of it is not, and takes it "
-                f"along when it is folded; name both in trainable, or neither."
-            )
-    return units
 
 
 def _hybrid_unit(

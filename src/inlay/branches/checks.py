@@ -5,17 +5,20 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from inlay.branches.hybrid import HybridUnit
+from inlay.branches.trace import is_layer
 from inlay.errors import InlayError
 
 __all__ = ["check_finite", "check_network"]
 
 
 def check_network(model: nn.Module) -> None:
-    """Refuse a network that has branches, is in training mode, compiled, or holds values that are not finite.
+    """Refuse a network that has branches, is a bare layer, in training mode, compiled, or holds values not finite.
 
     Raises:
         InlayError: With what to do instead.
     """
+    if is_layer(model):
+        raise InlayError(f"The network is a single {type(model).__name__}; wrap it: torch.nn.Sequential(model).")
     for name, module in model.named_modules():
         # A scripted part inside a network is no obstacle: its layers are not seen, and it is left as it is.
         if _is_compiled(module) or (module is model and isinstance(module, torch.jit.ScriptModule)):

@@ -15,7 +15,7 @@ from inlay.branches.text import aligned
 from inlay.branches.units import Refusal, Unit, find_units, layer_of
 from inlay.errors import InlayError
 
-__all__ = ["Plan", "PlanRow", "make_plan", "plan"]
+__all__ = ["Plan", "PlanRow", "check_not_empty", "foldable", "make_plan", "plan"]
 
 Action: TypeAlias = Literal["branch", "frozen", "refused", "yours"]
 
@@ -103,7 +103,9 @@ def make_plan(model: nn.Module, example: Example, targets: Targets) -> Plan:
         for index, unit in enumerate(findings.units)
     ]
     rows += [_refused_row(refusal, modules[refusal.name], targets) for refusal in findings.refusals]
-    return Plan(tuple(rows))
+    planned = Plan(tuple(rows))
+    foldable(planned, targets)
+    return planned
 
 
 def check_not_empty(planned: Plan) -> None:
@@ -121,6 +123,24 @@ def check_not_empty(planned: Plan) -> None:
         f"No layer of the network gets a branch ({reasons}); choose others with targets=Targets(...), see "
         f"inlay.branches.plan."
     )
+
+
+def foldable(plan: Plan, targets: Targets) -> list[Unit]:
+    """Return the units whose batch norms are folded: all but the user's.
+
+    Raises:
+        InlayError: If the batch norm of one is left to the user.
+    """
+    norms_in_use = {row.unit.norm for row in plan.having("yours") if row.unit is not None}
+    units = [row.unit for row in plan.rows if row.unit is not None and row.action != "yours"]
+    for unit in units:
+        norm = unit.norm if unit.kind in ("conv-bn", "linear-bn") else None
+        if norm is not None and (targets.is_trainable(norm) or norm in norms_in_use):
+            raise InlayError(
+                f"Batch norm {norm!r} is left to you, but layer {unit.name!r} in front of it is not, and takes it "
+                f"along when it is folded; name both in trainable, or neither."
+            )
+    return units
 
 
 def describe_layer(layer: nn.Module) -> str:
