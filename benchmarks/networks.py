@@ -181,7 +181,7 @@ def _draw_parameters(module: nn.Module, generator: torch.Generator) -> None:
 
     if isinstance(module, BATCH_NORMS):
         draw(module.weight, 0.5, 0.35)
-        draw(module.bias, 0.0, 0.2)
+        draw(module.bias, 0.3, 0.2)
     elif isinstance(module, OTHER_NORMS):
         draw(module.weight, 1.0, 0.2)
         draw(module.bias, 0.0, 0.1)

@@ -130,6 +130,10 @@ def _check_merge(description: Description, hybrid: nn.Module, report: branches.M
     assert report.relative_diff_float64 is not None and report.relative_diff_float64 < 1e-10
     assert gap(outputs(hybrid, images), outputs(report.model, images)) < allowed
     assert gap(outputs(with_two_paths(hybrid), images), outputs(report.model, images)) < allowed
+    for name, unit in hybrid_units(hybrid).items():
+        if unit.norm is not None:
+            gamma = unit.gamma + unit.gate.scale(unit.gamma) * unit.norm.weight
+            torch.testing.assert_close(report.model.get_submodule(name).gamma, gamma)
 
 
 def _check_stock(description: Description, merged: nn.Module) -> None:

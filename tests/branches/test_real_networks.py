@@ -215,6 +215,12 @@ def test_every_network_has_a_count_of_units() -> None:
     assert UNITS.keys() == NETWORKS.keys()
 
 
+@pytest.mark.parametrize("name", [name for name, kinds in UNITS.items() if "conv-bn" in kinds])
+def test_folding_is_exact_in_float64(name: str) -> None:
+    model, images = copy.deepcopy(_model(name)).double(), NETWORKS[name].example(4).double()
+    assert gap(outputs(model, images), outputs(branches.fold(model, images[:2]), images)) < 1e-10
+
+
 @pytest.mark.parametrize("name", WITHOUT_NORMS)
 def test_a_network_without_a_norm_that_gates_is_refused(name: str) -> None:
     with pytest.raises(InlayError, match="No layer of the network gets a branch"):

@@ -82,7 +82,7 @@ def test_the_stock_network_takes_what_was_merged_and_gives_it_back(name: str) ->
     network, images = NETWORKS[name], NETWORKS[name].example(2)
     original = networks.trained(network, _generator())
     merged = _merged_after_training(original, images)
-    assert _relative(original, merged, images) > 1e-3
+    assert _relative(original, merged, images) > 3e-4  # ten times what is asked for below
     weights = stock_state_dict(merged)
     stock = network.stock()
     assert list(weights) == list(stock.state_dict())

@@ -25,8 +25,9 @@ def stock_state_dict(model: nn.Module) -> dict[str, Tensor]:
     Each absorbed batch norm becomes one with scale 1. The bias of a folded layer goes into the layer's own bias where
     the stock layer has one, else into the shift of the batch norm. The stock network then computes the same function
     and loads the weights with `strict=True`. Gammas have no place there: keep what `gammas` returns beside the
-    weights, and give them to `attach` or `fold`, which then find the same weights again bit for bit. In half precision
-    the scale is 1 up to rounding, and `fold` cannot tell such a batch norm from a new one if it adds nothing.
+    weights, and give them to `attach` or `fold`, which then find the same weights again bit for bit, or with a bias off
+    in its last bits where layers with and without bias share a batch norm. In half precision the scale is 1 up to
+    rounding, and `fold` cannot tell such a batch norm from a new one if it adds nothing.
 
     Args:
         model: Network from `fold` or `merge`, or one that holds such a network; it is not changed.
