@@ -18,6 +18,15 @@ PAGE = ROOT / "docs" / "branches.md"
 RESULTS = ROOT / "benchmarks" / "results"
 BEGIN, END = "<!-- branch tables: made by benchmarks/branch_tables.py -->", "<!-- end of branch tables -->"
 NOTHING = "–"
+_LORA_NOTE = (
+    "on those of the same layers that it takes; two branches is the hybrid with gate imm, frozen and never merged"
+)
+# What the groups of networks.py are called.
+TITLES = {
+    "small": "Small networks, as tested in CI,",
+    "full": "Networks of their usual size",
+    "gpu": "torchvision and timm",
+}
 
 
 def main() -> None:
@@ -48,7 +57,9 @@ def with_tables(text: str, results: Mapping[str, Any]) -> str:
 def section(measured: Mapping[str, Any], file: str) -> str:
     """Return heading, tables and conditions of one file as Markdown."""
     networks = [found for found in measured["networks"] if found["error"] is None]
-    parts = [f"### On {measured['hardware']}"]
+    group = re.search(r"--networks (\S+)", measured["command"])
+    title = TITLES.get(group[1] if group else "", "Networks")
+    parts = [f"### {title} on {measured['hardware']}"]
     if networks:
         parts.append(_table([branch_row(found) for found in networks]))
     if any(map(_has_lora, networks)):
@@ -71,6 +82,7 @@ def branch_row(found: Mapping[str, Any]) -> dict[str, str]:
         "merge error, float32 / float64": " / ".join(_error(errors[precision]) for precision in ("float32", "float64")),
         "stock weights load": "yes" if found["stock"]["loads"] else f"no: {_cell(found['stock']['why'])}",
         "training step": _ratio(found, "training", "hybrid"),
+        "forward folded": _ratio(found, "forward", "folded"),
         "forward with branches": _ratio(found, "forward", "hybrid"),
         "forward merged": _ratio(found, "forward", "merged"),
     }
@@ -101,7 +113,7 @@ def conditions(measured: Mapping[str, Any], networks: Sequence[Mapping[str, Any]
     runs = sorted({found["runs"] for found in networks}) or [0]
     precision, versions = measured["precision"], measured["versions"]
     rank = next((found["lora"]["rank"] for found in networks if _has_lora(found)), None)
-    lora = "" if rank is None else f" LoRA is that of PEFT {versions['peft']} with rank {rank}, on the same layers."
+    lora = "" if rank is None else f" LoRA is that of PEFT {versions['peft']} with rank {rank}, {_LORA_NOTE}."
     return (
         f"Times are relative to those of the original network, all of which is trained: medians of "
         f"{_range(runs)} interleaved runs of {measured['batch']} images, forward in {precision['forward']}, training "
@@ -128,10 +140,11 @@ def _kinds(counts: Mapping[str, int]) -> str:
 
 
 def _reasons(counts: Mapping[str, int]) -> str:
-    """Return reasons without the name of the error, and of each the first sentence alone."""
+    """Return reasons without the name of the error, and of each what is wrong, not what to do about it."""
     shortened = Counter[str]()
     for reason, count in counts.items():
-        shortened[re.split(r"; |\. ", re.sub(r"^\w+Error: ", "", reason))[0].rstrip(".!")] += count
+        sentences = re.sub(r"^\w+Error: ", "", reason).split("; ")[0].split(". ")
+        shortened[". ".join(sentences[:2]).rstrip(".!")] += count
     return "; ".join(f"{count}: {_cell(reason)}" for reason, count in shortened.items()) or NOTHING
 
 

@@ -4,7 +4,7 @@
 
 Base and novel convolution see the same input, so one convolution with both kernels gives both outputs, and one pass
 backward gives the gradient of the input; only the novel half needs a gradient of its kernel. The library runs the two
-apart, because this has been slower wherever it was measured (`benchmarks/results/joint-*.json`). Units without a batch
+apart, because this was slower on an H200 and on 2 CPU cores (`benchmarks/results/joint-*.json`). Units without a batch
 norm need neither: there the kernels are added and one layer of ordinary size is run.
 """
 
@@ -172,7 +172,9 @@ def _bias(conv: nn.Conv2d) -> Tensor:
 
 
 def _commit() -> str:
-    return subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
+    described = ["git", "describe", "--always", "--dirty", "--abbrev=40"]
+    shown = subprocess.run(described, capture_output=True, text=True, check=False, cwd=RESULTS.parent)
+    return shown.stdout.strip() or "unknown"
 
 
 if __name__ == "__main__":

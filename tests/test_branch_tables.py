@@ -44,10 +44,17 @@ def _found() -> dict[str, Any]:
         },
         "merge_error": {"float32": 2.4e-7, "float64": 0.0},
         "stock": {"loads": True, "error": 0.0, "why": ""},
-        "lora": {"layers": 5, "rank": 8, "refused": {"ValueError: No groups. Sorry.": 2}, "note": ""},
+        "lora": {
+            "layers": 5,
+            "rank": 8,
+            "refused": {"ValueError: No groups. Rank 8. Choose another.": 2},
+            "note": "",
+        },
         "trainable": {"hybrid": 12345, "LoRA": 678},
         "runs": 30,
-        "forward": _times(original=2.0, hybrid=4.0, merged=1.0, two_branches=5.0, LoRA=3.0, LoRA_merged=2.0),
+        "forward": _times(
+            original=2.0, folded=1.5, hybrid=4.0, merged=1.0, two_branches=5.0, LoRA=3.0, LoRA_merged=2.0
+        ),
         "training": _times(original=1.0, hybrid=1.5, LoRA=1.25),
         "peak_memory": {},
     }
@@ -73,8 +80,8 @@ def test_the_page_shows_the_measured_numbers() -> None:
 def test_a_network_has_a_row_in_both_tables() -> None:
     lines = tables.section(_measured(_found()), "branches-cpu.json").splitlines()
     assert [line for line in lines if line.startswith("| net,")] == [
-        "| net, 32×48 | 7 conv-bn | 2 linear | 3: odd\\|shape | 2e-07 / 0 | yes | 1.50 | 2.00 | 0.50 |",
-        "| net, 32×48 | 5 of 7 | 2: No groups | 12,345 / 678 | 1.50 / 1.25 | 2.50 / 1.50 | 0.50 / 1.00 |",
+        "| net, 32×48 | 7 conv-bn | 2 linear | 3: odd\\|shape | 2e-07 / 0 | yes | 1.50 | 0.75 | 2.00 | 0.50 |",
+        "| net, 32×48 | 5 of 7 | 2: No groups. Rank 8 | 12,345 / 678 | 1.50 / 1.25 | 2.50 / 1.50 | 0.50 / 1.00 |",
     ]
 
 
@@ -82,7 +89,7 @@ def test_conditions_name_hardware_batch_runs_and_command() -> None:
     slower = _found() | {"name": "slow", "runs": 12}
     slower["forward"] = {**slower["forward"], "hybrid": {"median": 4.0, "spread": 2.0}}
     text = tables.section(_measured(_found(), slower), "branches-cpu.json")
-    assert text.startswith("### On 2 CPU cores\n")
+    assert text.startswith("### Networks on 2 CPU cores\n")
     assert "12 to 30 interleaved runs of 8 images, forward in float32, training in bfloat16" in text
     assert "range is 10 % of the median in the middle and 50 % at most" in text
     assert "PEFT 1 with rank 8" in text
@@ -105,7 +112,7 @@ def test_what_was_not_measured_leaves_a_dash() -> None:
         series.pop("LoRA", None)
         series.pop("LoRA merged", None)
     row = tables.lora_row(found)
-    assert row["refused by PEFT"] == "2: No groups; the network then fails: no stride"
+    assert row["refused by PEFT"] == "2: No groups. Rank 8; the network then fails: no stride"
     assert row["training step, ours / LoRA"] == "1.50 / –"
     assert row["trained, ours / LoRA"] == "12,345 / –"
 

@@ -11,10 +11,10 @@ from inlay.branches import HybridUnit, hybrid_units
 class TwoPaths(HybridUnit):
     """A unit that adds two outputs (Eqs. 7, 9 and 10) and knows nothing of sums of weights."""
 
-    def forward(self, inputs: Tensor) -> Tensor:
+    def forward(self, input: Tensor) -> Tensor:
         scale = self.gate.scale(self.gamma)
-        base_out: Tensor = self.base(inputs)
-        novel_in = inputs * scale if self.side == "in" else inputs
+        base_out: Tensor = self.base(input)
+        novel_in = input * scale if self.side == "in" else input
         novel_out: Tensor = self.novel(novel_in)
         if self.norm is not None:
             novel_out = self.norm(novel_out)

@@ -19,7 +19,7 @@ DAISY, PALACE = 985, 698
 
 @pytest.fixture(scope="module")
 def classifier() -> nn.Module:
-    return pretrained_efficientnet_lite0(classes=True)
+    return pretrained_efficientnet_lite0(head=True)
 
 
 def _photograph(name: str) -> Tensor:

@@ -1,71 +1,18 @@
 import copy
 import functools
-import io
 import itertools
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from hybrid_cases import BASES, every_base, every_gate, every_unit, lively, unit_on
 from inlay.branches import gate
-from inlay.branches.folded import fold_layer, folded_norm
 from inlay.branches.gates import Gate
 from inlay.branches.hybrid import HybridUnit
 from inlay.branches.layers import Layer, applied_with, row_norms
-from inlay.errors import InlayError
-
-
-@dataclass(frozen=True)
-class Ramp(Gate):
-    """A gate of one's own: 0.1, 0.2, ... whatever gamma is."""
-
-    name: ClassVar[str] = "ramp"
-
-    def scale(self, gamma: Tensor) -> Tensor:
-        return torch.arange(1, len(gamma) + 1, dtype=gamma.dtype) / 10
-
-
-GATES = [gate("imm"), gate("amm"), gate("amm", absolute=True), gate("constant", value=-0.7), Ramp()]
-BASES: dict[str, tuple[Callable[[], Layer], Any, tuple[int, ...]]] = {
-    "conv1d": (lambda: nn.Conv1d(2, 4, 3, stride=2, padding=1), nn.BatchNorm1d, (3, 2, 7)),
-    "conv2d": (lambda: nn.Conv2d(2, 4, (3, 1), stride=(1, 2), padding=(1, 0)), nn.BatchNorm2d, (2, 2, 4, 4)),
-    "dilated": (lambda: nn.Conv2d(2, 4, 3, dilation=2, padding=2), nn.BatchNorm2d, (2, 2, 4, 3)),
-    "grouped": (lambda: nn.Conv2d(4, 4, 3, groups=2), nn.BatchNorm2d, (2, 4, 4, 4)),
-    "conv3d": (lambda: nn.Conv3d(2, 4, 3, padding=1), nn.BatchNorm3d, (2, 2, 2, 3, 2)),
-    "linear": (lambda: nn.Linear(5, 4), nn.BatchNorm1d, (4, 5)),
-}
-every_base = pytest.mark.parametrize("kind", BASES)
-every_gate = pytest.mark.parametrize("chosen", GATES, ids=str)
-
-
-def _lively(module: nn.Module, generator: torch.Generator) -> None:
-    with torch.no_grad():
-        for parameter in module.parameters():
-            parameter.normal_(generator=generator)
-        for name, buffer in module.named_buffers():
-            if name == "running_mean":
-                buffer.normal_(generator=generator)
-            if name == "running_var":
-                buffer.uniform_(0.2, 2, generator=generator)
-
-
-def _unit(kind: str, chosen: Gate, dtype: torch.dtype = torch.float64, **options: Any) -> tuple[HybridUnit, Tensor]:
-    """Make a unit on a folded base whose branch has arbitrary values, and what it accepts."""
-    generator = torch.Generator().manual_seed(0)
-    make, norm_class, shape = BASES[kind]
-    layer, norm = make(), norm_class(4)
-    _lively(layer, generator)
-    _lively(norm, generator)
-    base: Any = fold_layer(layer, norm, folded_norm(norm)).to(dtype)
-    unit = HybridUnit(base, chosen, base.gamma, generator=generator, **options)
-    _lively(unit.novel, generator)
-    if unit.norm is not None:
-        _lively(unit.norm, generator)
-    return unit.eval(), torch.randn(shape, generator=generator).to(dtype)
 
 
 def _slow_layer(layer: Layer, inputs: Tensor) -> Tensor:
@@ -100,7 +47,7 @@ def _slow_layer(layer: Layer, inputs: Tensor) -> Tensor:
 @functools.cache
 def _slow_outputs(kind: str) -> tuple[Tensor, Tensor]:
     """Apply base and novel layer by loops; the gate of a unit has no part in its values."""
-    unit, inputs = _unit(kind, gate("imm"))
+    unit, inputs = unit_on(kind, gate("imm"))
     return _slow_layer(unit.base, inputs), _slow_layer(unit.novel, inputs)
 
 
@@ -130,7 +77,7 @@ def _slow_scale(chosen: Gate, gamma: float, channel: int) -> float:
 @every_gate
 @pytest.mark.parametrize("training", [False, True])
 def test_output_against_loops(kind: str, chosen: Gate, training: bool) -> None:
-    unit, inputs = _unit(kind, chosen)
+    unit, inputs = unit_on(kind, chosen)
     base, novel = _slow_outputs(kind)
     novel = _slow_norm(unit.norm, novel, training)
     out = unit.train(training)(inputs)
@@ -143,7 +90,7 @@ def test_output_against_loops(kind: str, chosen: Gate, training: bool) -> None:
 @every_base
 @pytest.mark.parametrize("training", [False, True])
 def test_output_with_feature_fusion_against_loops(kind: str, training: bool) -> None:
-    unit, inputs = _unit(kind, gate("aff"))
+    unit, inputs = unit_on(kind, gate("aff"))
     base, novel = _slow_outputs(kind)
     novel = _slow_norm(unit.norm, novel, training)
     expected = [
@@ -154,7 +101,7 @@ def test_output_with_feature_fusion_against_loops(kind: str, training: bool) -> 
 
 
 def test_training_mode_moves_the_statistics_of_the_branch_alone() -> None:
-    unit, inputs = _unit("conv2d", gate("amm"))
+    unit, inputs = unit_on("conv2d", gate("amm"))
     norm = unit.norm
     assert norm is not None and norm.running_mean is not None and norm.running_var is not None
     mean, variance = norm.running_mean.clone(), norm.running_var.clone()
@@ -181,12 +128,12 @@ def test_a_pointwise_branch_is_a_kernel_at_the_centre(kind: str, batch_norm: boo
     generator = torch.Generator().manual_seed(2)
     template, shape = POINTWISE[kind]
     base = copy.deepcopy(template).double()
-    _lively(base, generator)
+    lively(base, generator)
     inputs = torch.randn(shape, dtype=torch.float64, generator=generator)
     gamma = torch.randn(len(base.weight), dtype=torch.float64, generator=generator)
     unit = HybridUnit(base, gate("amm"), gamma, pointwise=True, batch_norm=batch_norm, generator=generator)
     assert set(unit.novel.weight.shape[2:]) == {1}
-    _lively(unit.novel, generator)
+    lively(unit.novel, generator)
     full = copy.deepcopy(base)
     with torch.no_grad():
         centre = [size // 2 for size in base.weight.shape[2:]]
@@ -196,7 +143,7 @@ def test_a_pointwise_branch_is_a_kernel_at_the_centre(kind: str, batch_norm: boo
         full.bias = unit.novel.bias
     novel = _slow_layer(full, inputs)
     if unit.norm is not None:
-        _lively(unit.norm, generator)
+        lively(unit.norm, generator)
         novel = _slow_norm(unit.norm, novel, training=False)
     scale = torch.tensor([1 / (1 + math.exp(value)) for value in gamma.tolist()], dtype=torch.float64)
     expected = _slow_layer(base, inputs) + scale.view(-1, *[1] * (inputs.dim() - 2)) * novel
@@ -212,7 +159,7 @@ def test_layers_of_an_mlp_against_loops(bias: bool) -> None:
     second = HybridUnit(second_base, gate("amm"), gamma, side="out", batch_norm=False)
     for unit in (first, second):
         assert (unit.novel.bias is not None) == bias
-        _lively(unit, generator)
+        lively(unit, generator)
     first_shift, second_shift = (
         [0.0] * 5 if unit.base.bias is None else unit.base.bias.tolist() for unit in (first, second)
     )
@@ -242,9 +189,9 @@ def test_a_layer_without_norm_is_gated_by_its_row_norms(kind: str) -> None:
     generator = torch.Generator().manual_seed(4)
     make, _, shape = BASES[kind]
     base = make().double()
-    _lively(base, generator)
+    lively(base, generator)
     unit = HybridUnit(base, gate("amm"), row_norms(base.weight), batch_norm=False)
-    _lively(unit.novel, generator)
+    lively(unit.novel, generator)
     inputs = torch.randn(shape, dtype=torch.float64, generator=generator)
     norms = [math.sqrt(sum(value**2 for value in row)) for row in base.weight.flatten(1).tolist()]
     out, expected = unit(inputs), _slow_layer(base, inputs)
@@ -257,15 +204,10 @@ def test_a_layer_without_norm_is_gated_by_its_row_norms(kind: str) -> None:
 def test_feature_fusion_without_batch_norm() -> None:
     base = nn.Linear(3, 2).double()
     unit = HybridUnit(base, gate("aff"), torch.ones(3, dtype=torch.float64), side="in", batch_norm=False)
-    _lively(unit, torch.Generator().manual_seed(5))
+    lively(unit, torch.Generator().manual_seed(5))
     inputs = torch.randn(4, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(6))
     base_out, novel_out = _slow_layer(unit.base, inputs), _slow_layer(unit.novel, inputs)
     assert torch.allclose(unit(inputs), base_out + torch.sigmoid(-base_out) * novel_out, rtol=0, atol=1e-12)
-
-
-UNITS = [("conv1d", {}), ("conv2d", {"pointwise": True}), ("dilated", {}), ("linear", {}), ("conv3d", {})]
-UNITS += [("conv2d", {"batch_norm": False}), ("linear", {"batch_norm": False})]
-every_unit = pytest.mark.parametrize(("kind", "options"), UNITS, ids=str)
 
 
 @every_unit
@@ -275,7 +217,7 @@ def test_weight_and_bias_are_those_of_the_one_layer_that_equals_the_unit(
 ) -> None:
     if options.get("pointwise"):
         kind = "dilated"
-    unit, inputs = _unit(kind, chosen, **options)
+    unit, inputs = unit_on(kind, chosen, **options)
     assert torch.allclose(applied_with(unit.base, inputs, unit.weight, unit.bias), unit(inputs), rtol=0, atol=1e-11)
     delta = unit.delta()
     assert torch.allclose(unit.base.weight + delta["weight"], unit.weight, rtol=0, atol=1e-14)
@@ -291,7 +233,7 @@ def test_bias_is_none_where_the_base_has_none() -> None:
 
 
 def test_delta_against_loops() -> None:
-    unit, _ = _unit("conv2d", gate("amm"))
+    unit, _ = unit_on("conv2d", gate("amm"))
     norm, delta = unit.norm, unit.delta()
     assert norm is not None and norm.running_mean is not None and norm.running_var is not None
     for c in range(4):
@@ -307,112 +249,7 @@ def test_delta_against_loops() -> None:
 
 
 def test_delta_is_summed_in_float64_whatever_the_weights_are() -> None:
-    unit, _ = _unit("conv2d", gate("amm"), torch.float32)
+    unit, _ = unit_on("conv2d", gate("amm"), torch.float32)
     delta, exact = unit.delta(), unit.double().delta()
     assert all(value.dtype == torch.float64 for value in delta.values())
     assert all(torch.equal(delta[name], exact[name]) for name in exact)
-
-
-@every_base
-@pytest.mark.parametrize("name", ["imm", "aff", "amm"])
-@pytest.mark.parametrize("batch_norm", [False, True])
-def test_a_new_unit_is_the_base_and_in_eval_mode_bit_for_bit(kind: str, name: str, batch_norm: bool) -> None:
-    trained, inputs = _unit(kind, gate(name), torch.float32)
-    unit = HybridUnit(trained.base, gate(name), trained.gamma, batch_norm=batch_norm)
-    expected = trained.base(inputs)
-    assert torch.allclose(unit.train()(inputs), expected, rtol=0, atol=1e-5)
-    assert torch.equal(unit.eval()(inputs), expected)
-
-
-@every_unit
-@pytest.mark.parametrize("chosen", [gate("amm"), gate("aff")], ids=str)
-def test_gradients_reach_the_branch_and_the_input_alone(kind: str, options: dict[str, Any], chosen: Gate) -> None:
-    if options.get("pointwise"):
-        kind = "dilated"
-    unit, inputs = _unit(kind, chosen, **options)
-    unit.train()(inputs.requires_grad_()).square().sum().backward()
-    branch = [*unit.novel.parameters(), *([] if unit.norm is None else unit.norm.parameters())]
-    assert all(parameter.grad is not None and parameter.grad.abs().sum() > 0 for parameter in branch)
-    assert inputs.grad is not None and inputs.grad.abs().sum() > 0
-    assert all(parameter.grad is None for parameter in unit.base.parameters())
-    assert {id(parameter) for parameter in unit.parameters() if parameter.requires_grad} == set(map(id, branch))
-
-
-def test_gradients_of_a_branch_without_norm_are_gated() -> None:
-    unit, inputs = _unit("linear", gate("amm"), batch_norm=False)
-    unit(inputs).sum().backward()
-    for c in range(4):
-        scale = 1 / (1 + math.exp(unit.gamma[c].item()))
-        expected = [scale * value for value in inputs.sum(0).tolist()]
-        assert unit.novel.weight.grad is not None
-        assert unit.novel.weight.grad[c].tolist() == pytest.approx(expected, abs=1e-12)
-
-
-def test_geometry_can_be_read_as_from_the_base() -> None:
-    conv, _ = _unit("dilated", gate("amm"))
-    assert isinstance(conv.base, nn.Conv2d)
-    assert (conv.in_channels, conv.out_channels, conv.kernel_size, conv.groups) == (2, 4, (3, 3), 1)
-    assert (conv.stride, conv.padding, conv.dilation, conv.padding_mode) == ((1, 1), (2, 2), (2, 2), "zeros")
-    linear, _ = _unit("linear", gate("amm"))
-    assert (linear.in_features, linear.out_features) == (5, 4)
-    with pytest.raises(AttributeError, match="width"):
-        _ = linear.width
-
-
-def test_channels_last_is_kept() -> None:
-    for pointwise in (False, True):
-        conv = nn.Conv2d(3, 4, 3, padding=1)
-        conv.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        unit = HybridUnit(conv, gate("amm"), torch.ones(4), pointwise=pointwise)
-        for weight in (unit.base.weight, unit.novel.weight, unit.weight):
-            assert weight.is_contiguous(memory_format=torch.channels_last)
-
-
-@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
-def test_the_branch_has_the_type_of_the_base(dtype: torch.dtype) -> None:
-    unit, inputs = _unit("conv2d", gate("amm"), dtype)
-    assert {parameter.dtype for parameter in unit.parameters()} == {dtype}
-    assert unit.train()(inputs).dtype == unit.weight.dtype == dtype
-
-
-def test_the_kernel_comes_from_the_generator_alone() -> None:
-    base = nn.Conv2d(2, 4, 3)
-    state = torch.get_rng_state()
-    units = [HybridUnit(base, gate("amm"), torch.ones(4), generator=torch.Generator().manual_seed(4)) for _ in "ab"]
-    assert torch.equal(state, torch.get_rng_state())
-    assert torch.equal(units[0].novel.weight, units[1].novel.weight)
-    assert units[0].novel.weight.std() > 0
-
-
-def test_without_a_generator_the_kernel_comes_from_the_default_one() -> None:
-    base = nn.Conv2d(2, 4, 3)
-    torch.manual_seed(4)
-    unit = HybridUnit(base, gate("amm"), torch.ones(4))
-    seeded = HybridUnit(base, gate("amm"), torch.ones(4), generator=torch.Generator().manual_seed(4))
-    assert torch.equal(unit.novel.weight, seeded.novel.weight)
-
-
-def test_the_gate_keeps_the_gamma_of_the_start() -> None:
-    gamma = torch.ones(4)
-    unit = HybridUnit(nn.Conv2d(2, 4, 3), gate("amm"), gamma)
-    gamma.zero_()
-    assert torch.equal(unit.gamma, torch.ones(4))
-
-
-def test_a_unit_whose_gate_depends_on_the_image_has_no_weight() -> None:
-    unit, _ = _unit("conv2d", gate("aff"))
-    with pytest.raises(InlayError, match="depend on the image"):
-        unit.delta()
-    with pytest.raises(InlayError, match="depend on the image"):
-        _ = unit.weight
-
-
-@pytest.mark.parametrize("chosen", [gate("aff"), gate("constant", value=0.5), Ramp()], ids=str)
-def test_units_survive_copies_and_pickles(chosen: Gate) -> None:
-    unit, inputs = _unit("conv2d", chosen)
-    file = io.BytesIO()
-    torch.save(unit, file)
-    file.seek(0)
-    for twin in (copy.deepcopy(unit), torch.load(file, weights_only=False)):
-        assert torch.equal(twin(inputs), unit(inputs))
-        assert twin.gate == chosen and twin.novel.weight is not unit.novel.weight

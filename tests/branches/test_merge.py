@@ -272,8 +272,11 @@ def test_a_network_that_fails_in_float64_is_refused_by_that_reason() -> None:
             return super().forward(images.float())
 
     network = Network(lambda: Narrow(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU()), (3, 3, 6, 6), ("layers.0",))
-    with pytest.raises(InlayError, match="fails on the probe in float64"):
-        merge(trained(network), network.images())
+    hybrid = trained(network)
+    with pytest.raises(InlayError, match=r"pass check_float64=False \(.*fails on the probe in float64"):
+        merge(hybrid, network.images())
+    report = merge(hybrid, network.images(), check_float64=False)
+    assert report.relative_diff_float64 is None and report.relative_diff is not None
 
 
 def test_a_network_that_keeps_its_last_outputs_is_merged_once_they_are_free() -> None:

@@ -1,5 +1,4 @@
 import importlib
-import importlib.util
 import logging
 import sys
 from collections.abc import Mapping
@@ -8,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from benchmarks.networks import lived_in
 from torch import Tensor, nn
 
 from inlay import backbones
@@ -19,19 +19,6 @@ from inlay.errors import InlayError
 pytest.importorskip("onnxscript")
 onnx = importlib.import_module("onnx")
 onnxruntime = importlib.import_module("onnxruntime")
-
-SCRIPT = Path(__file__).parents[2] / "benchmarks" / "networks.py"
-
-
-def _load() -> Any:
-    spec = importlib.util.spec_from_file_location("benchmarks_networks", SCRIPT)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-networks = _load()
 
 
 def _images(*shape: int, seed: int = 0) -> Tensor:
@@ -47,35 +34,40 @@ def _small() -> nn.Sequential:
 
 def _hybrid(model: nn.Module, example: Tensor, gate: str) -> nn.Module:
     """A network whose branches are far from zero."""
-    hybrid = attach(model, example, gate=gate, generator=torch.Generator().manual_seed(0))
+    generator = torch.Generator().manual_seed(0)
+    hybrid = attach(model, example, gate=gate, generator=generator)
     for unit in hybrid_units(hybrid).values():
-        assert unit.norm is not None
-        nn.init.constant_(unit.norm.weight, 0.5)
-        nn.init.constant_(unit.norm.bias, 0.1)
+        if unit.norm is None:
+            nn.init.normal_(unit.novel.weight, 0.0, 0.1, generator=generator)
+        else:
+            nn.init.constant_(unit.norm.weight, 0.5)
+            nn.init.constant_(unit.norm.bias, 0.1)
     return hybrid
 
 
 def _merged_resnet() -> tuple[nn.Module, Tensor]:
-    model = networks.lived_in(backbones.build("resnet8"), _images(1, 3, 16, 16), torch.Generator().manual_seed(0))
+    model = lived_in(backbones.build("resnet8"), _images(1, 3, 16, 16), torch.Generator().manual_seed(0))
     return merge(_hybrid(model, _images(1, 3, 16, 16), "amm")).model, _images(2, 3, 16, 16)
 
 
-def _from_transformers(family: str, **settings: Any) -> nn.Module:
+def _merged_from_transformers(family: str, **settings: Any) -> nn.Module:
     transformers = pytest.importorskip("transformers")
     configuration = getattr(transformers, f"{family}Config")(num_labels=5, **settings)
     model = getattr(transformers, f"{family}ForImageClassification")(configuration)
-    lived: nn.Module = networks.lived_in(model, _images(1, 3, 32, 32), torch.Generator().manual_seed(0))
-    return lived
+    images = _images(1, 3, 32, 32)
+    return merge(_hybrid(lived_in(model, images, torch.Generator().manual_seed(0)), images, "amm")).model
 
 
 def _convnext() -> tuple[nn.Module, Tensor]:
     # One image: a batch of that size must not be taken for a constant.
-    return _from_transformers("ConvNext", num_stages=2, hidden_sizes=[8, 16], depths=[1, 1]), _images(1, 3, 32, 32)
+    return _merged_from_transformers("ConvNext", num_stages=2, hidden_sizes=[8, 16], depths=[1, 1]), _images(
+        1, 3, 32, 32
+    )
 
 
 def _vit() -> tuple[nn.Module, Mapping[str, object]]:
     sizes = {"image_size": 32, "patch_size": 8, "hidden_size": 16, "intermediate_size": 32}
-    model = _from_transformers("ViT", num_hidden_layers=1, num_attention_heads=2, **sizes)
+    model = _merged_from_transformers("ViT", num_hidden_layers=1, num_attention_heads=2, **sizes)
     return model, {"pixel_values": _images(2, 3, 32, 32), "output_hidden_states": True}
 
 

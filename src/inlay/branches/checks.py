@@ -31,6 +31,8 @@ def check_network(model: nn.Module) -> None:
     if any(module.training for module in model.modules()):
         raise InlayError("The network is in training mode; call model.eval() first.")
     for name, parameter in model.named_parameters():
+        if parameter.device.type == "mps":
+            raise InlayError("The network is on mps, which has no float64 to merge in; call model.cpu() first.")
         if is_lazy(parameter) or parameter.is_meta:
             raise InlayError(f"Parameter {name!r} has no values yet; run the network once or load its weights.")
     check_finite(model, "load weights from before training diverged")

@@ -10,8 +10,9 @@ from inlay.backbones.initialisation import kaiming_normal_
 from inlay.branches.folded import Folded, fused_kernel
 from inlay.branches.gates import Gate
 from inlay.branches.layers import Layer, Side, applied_with, channel_view, like
+from inlay.errors import InlayError
 
-__all__ = ["HybridUnit"]
+__all__ = ["HybridUnit", "branch_of", "branch_parameters", "hybrid_units", "is_hybrid"]
 
 _GEOMETRY = frozenset(
     {"in_channels", "out_channels", "kernel_size", "stride", "padding", "dilation", "groups", "padding_mode"}
@@ -67,31 +68,39 @@ class HybridUnit(nn.Module):
         self.novel = like(base, pointwise=pointwise, bias=base.bias is not None and not isinstance(base, Folded))
         if batch_norm:
             self.norm = _norm_behind(base)
-            kaiming_normal_(self.novel.weight.data, generator)
+            kernel = kaiming_normal_(self.novel.weight.data, generator)
+            # An output channel of a grouped convolution reaches the outputs of its group alone.
+            kernel.mul_(getattr(base, "groups", 1) ** 0.5)
         else:
             self.norm = None
             nn.init.zeros_(self.novel.weight)
             if self.novel.bias is not None:
                 nn.init.zeros_(self.novel.bias)
 
-    def forward(self, inputs: Tensor) -> Tensor:
+    def forward(self, input: Tensor) -> Tensor:
         """Map [N, C_in, ...] to [N, C_out, ...], or [..., C_in] to [..., C_out] where the base is linear."""
-        if self.training and self.norm is None and self.gate.mergeable:
-            # Without a norm the two layers are one linear map: one pass with the sum costs half of two passes. In eval
-            # mode there are two, so that merging is compared with something else than itself.
-            return applied_with(self.base, inputs, self.weight, self.bias)
-        base_out: Tensor = self.base(inputs)
+        if self.training and self._is_one_map():
+            # One pass with the sum costs half of two passes. In eval mode there are two, so that merging is compared
+            # with something else than itself.
+            return applied_with(self.base, input, self.weight, self.bias)
+        base_out: Tensor = self.base(input)
         if not self.gate.mergeable:
-            return self.gate.fuse(base_out, self._novel_out(inputs))
+            return self.gate.fuse(base_out, self._novel_out(input))
         scale = self.gate.scale(self.gamma).to(base_out.dtype)
         if not isinstance(self.base, nn.Linear):
             scale = scale.view(-1, *[1] * (self.base.weight.dim() - 2))
         if self.side == "in":
-            return base_out + self._novel_out(inputs * scale)
-        return torch.addcmul(base_out, scale, self._novel_out(inputs))
+            return base_out + self._novel_out(input * scale)
+        return torch.addcmul(base_out, scale, self._novel_out(input))
 
-    def _novel_out(self, inputs: Tensor) -> Tensor:
-        outputs: Tensor = self.novel(inputs)
+    def _is_one_map(self) -> bool:
+        """Say whether base and branch are one linear map whose weights add up without loss."""
+        # Half-precision weights would swallow a small branch in the sum. Under autocast the sum is taken in float32.
+        precise = torch.finfo(self.base.weight.dtype).bits >= 32
+        return self.norm is None and self.gate.mergeable and precise
+
+    def _novel_out(self, input: Tensor) -> Tensor:
+        outputs: Tensor = self.novel(input)
         if self.norm is not None:
             outputs = self.norm(outputs)
         return outputs
@@ -102,13 +111,19 @@ class HybridUnit(nn.Module):
 
     @property
     def weight(self) -> Tensor:
-        """The weight of the one layer that equals this unit in eval mode, [C_out, C_in / groups, ...]."""
+        """The weight of the one layer that equals this unit in eval mode, [C_out, C_in / groups, ...].
+
+        Where the gate cannot be merged there is no such layer, and this is the weight of the base: networks read the
+        dtype of a layer's weight, and no more than that.
+        """
+        if not self.gate.mergeable:
+            return self.base.weight
         return self.base.weight + self._summand("weight", self.base.weight.dtype)
 
     @property
     def bias(self) -> Tensor | None:
         """The bias of the one layer that equals this unit in eval mode, [C_out]; None if the base has none."""
-        if self.base.bias is None or not self._moves_bias():
+        if self.base.bias is None or not self._moves_bias() or not self.gate.mergeable:
             return self.base.bias
         return self.base.bias + self._summand("bias", self.base.bias.dtype)
 
@@ -148,6 +163,33 @@ class HybridUnit(nn.Module):
         """Pad a pointwise kernel with zeros to the size of the base kernel; others pass."""
         margins = [(size - 1) // 2 for size in reversed(self.base.weight.shape[2:])] if self.pointwise else []
         return F.pad(kernel, [margin for size in margins for margin in (size, size)]) if any(margins) else kernel
+
+
+def hybrid_units(model: nn.Module) -> dict[str, HybridUnit]:
+    """Return the units with a branch by module name."""
+    return {name: module for name, module in model.named_modules() if isinstance(module, HybridUnit)}
+
+
+def is_hybrid(model: nn.Module) -> bool:
+    """Say whether any branch is attached to a network."""
+    return any(isinstance(module, HybridUnit) for module in model.modules())
+
+
+def branch_parameters(hybrid: nn.Module) -> list[nn.Parameter]:
+    """Return the trainable parameters of every branch.
+
+    Raises:
+        InlayError: If the network has no branch.
+    """
+    units = hybrid_units(hybrid)
+    if not units:
+        raise InlayError("The network has no branches; attach them with inlay.branches.attach first.")
+    return [parameter for unit in units.values() for part in branch_of(unit) for parameter in part.parameters()]
+
+
+def branch_of(unit: HybridUnit) -> list[nn.Module]:
+    """Return the modules of a branch."""
+    return [unit.novel] if unit.norm is None else [unit.novel, unit.norm]
 
 
 def _norm_behind(base: Layer) -> BatchNorm:

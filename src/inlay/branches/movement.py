@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from inlay.branches.attach import is_hybrid
 from inlay.branches.history import Stage
+from inlay.branches.hybrid import is_hybrid
 from inlay.branches.text import aligned
 from inlay.errors import InlayError
 

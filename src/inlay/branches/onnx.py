@@ -15,10 +15,10 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim
 
-from inlay.branches.attach import hybrid_units
 from inlay.branches.checks import check_finite
 from inlay.branches.comparison import Difference, difference, full_precision_outputs
 from inlay.branches.example import Example, floating_outputs, tensors_in
+from inlay.branches.hybrid import hybrid_units
 from inlay.engine.checkpoint import sync_folder, writing
 from inlay.errors import InlayError
 

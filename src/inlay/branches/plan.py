@@ -10,12 +10,12 @@ from inlay.branches.buffers import buffers_kept
 from inlay.branches.checks import check_network
 from inlay.branches.example import Example
 from inlay.branches.layers import Layer
-from inlay.branches.targets import Targets
+from inlay.branches.targets import Targets, matches
 from inlay.branches.text import aligned
 from inlay.branches.units import Refusal, Unit, find_units, layer_of
 from inlay.errors import InlayError
 
-__all__ = ["Plan", "PlanRow", "check_not_empty", "foldable", "make_plan", "plan"]
+__all__ = ["Plan", "PlanRow", "foldable", "make_plan", "plan"]
 
 Action: TypeAlias = Literal["branch", "frozen", "refused", "yours"]
 
@@ -65,6 +65,22 @@ class Plan:
         """Return the rows of one action."""
         return tuple(row for row in self.rows if row.action == action)
 
+    def require_branches(self) -> None:
+        """Refuse a plan without any branch.
+
+        Raises:
+            InlayError: If no layer gets a branch; with the reasons of the first few.
+        """
+        if self.units:
+            return
+        reasons = "; ".join(f"{row.name}: {row.why}" for row in self.rows[:3])
+        if not self.rows:
+            reasons = "it calls no torch.nn convolution or linear layer"
+        raise InlayError(
+            f"No layer of the network gets a branch ({reasons}); choose others with targets=Targets(...), see "
+            f"inlay.branches.plan."
+        )
+
     def __str__(self) -> str:
         """Give the table with a line of totals."""
         header = ("layer", "is", "gets", "why")
@@ -106,23 +122,6 @@ def make_plan(model: nn.Module, example: Example, targets: Targets) -> Plan:
     planned = Plan(tuple(rows))
     foldable(planned, targets)
     return planned
-
-
-def check_not_empty(planned: Plan) -> None:
-    """Refuse a plan without any branch.
-
-    Raises:
-        InlayError: If no layer gets a branch; with the reasons of the first few.
-    """
-    if planned.units:
-        return
-    reasons = "; ".join(f"{row.name}: {row.why}" for row in planned.rows[:3])
-    if not planned.rows:
-        reasons = "it calls no torch.nn convolution or linear layer"
-    raise InlayError(
-        f"No layer of the network gets a branch ({reasons}); choose others with targets=Targets(...), see "
-        f"inlay.branches.plan."
-    )
 
 
 def foldable(plan: Plan, targets: Targets) -> list[Unit]:
@@ -190,5 +189,6 @@ def _branch_size(unit: Unit, layer: Layer, targets: Targets) -> int:
 
 def _check_trainable(targets: Targets, names: Sequence[str]) -> None:
     for pattern in targets.trainable:
-        if not any(Targets(trainable=[pattern]).is_trainable(name) for name in names):
-            raise InlayError(f"Pattern {pattern!r} in trainable matches no module of the network.")
+        if not any(matches(name, [pattern]) for name in names if name):
+            last = ", ".join(names[-3:])
+            raise InlayError(f"Pattern {pattern!r} in trainable matches no module, such as {last}.")

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
-from inlay.branches.attach import is_hybrid
 from inlay.branches.delta import dtype_name, fingerprint
 from inlay.branches.history import History
+from inlay.branches.hybrid import is_hybrid
 from inlay.errors import InlayError
 
 __all__ = ["rollback"]
@@ -18,7 +18,8 @@ def rollback(model: nn.Module, history: str | Path | History, stage: int) -> nn.
     """Copy a network with every tensor that its history tracks as it was after a stage, bit for bit.
 
     Heads and whatever else the history does not track stay as they are in the network, as do devices, memory
-    formats and the training mode. The history itself is not changed; see `History.truncate`.
+    formats and the training mode, and buffers that are not part of the state dict. The history itself is not changed;
+    see `History.truncate`.
 
     Args:
         model: Plain network that the history belongs to, at any stage; it is not changed.
@@ -50,6 +51,11 @@ def rollback(model: nn.Module, history: str | Path | History, stage: int) -> nn.
 def _check_fit(state: Mapping[str, Tensor], own: Mapping[str, object], folder: Path) -> None:
     for name, tensor in state.items():
         found = own.get(name)
+        if not isinstance(found, Tensor) and name.endswith(".gamma"):
+            raise InlayError(
+                f"The history in {folder} belongs to a folded network, and this one is not; fold it first: "
+                f"inlay.branches.fold(model, example, gammas=...)."
+            )
         if not isinstance(found, Tensor):
             raise _another_network(folder, f"has a tensor {name!r}")
         if found.shape != tensor.shape:

@@ -5,13 +5,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from inlay.branches.attach import attach_to, hybrid_units
+from inlay.branches.attach import attach_to
 from inlay.branches.attachment import attachments
+from inlay.branches.example import Example
 from inlay.branches.fold import fold_units, folded_layers
 from inlay.branches.folded import Folded
 from inlay.branches.gates import gate as find_gate
+from inlay.branches.hybrid import hybrid_units
 from inlay.branches.surgery import copied
 from inlay.branches.targets import Targets
 from inlay.branches.trace import is_batch_norm
@@ -55,13 +57,13 @@ def describe(model: nn.Module) -> dict[str, Any]:
     }
 
 
-def rebuild(plain_backbone: nn.Module, description: Mapping[str, Any], example: Tensor) -> nn.Module:
+def rebuild(plain_backbone: nn.Module, description: Mapping[str, Any], example: Example) -> nn.Module:
     """Give a plain backbone the structure that was described, ready for a strict `load_state_dict`.
 
     Args:
         plain_backbone: Backbone as it was before folding, with arbitrary weights; it is not changed.
         description: What `describe` returned.
-        example: A batch of images the backbone accepts, [N, C, H, W].
+        example: A batch that the backbone accepts; a tuple or a mapping for several arguments.
 
     Raises:
         InlayError: If the description is malformed or belongs to another backbone.

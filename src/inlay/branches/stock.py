@@ -7,9 +7,9 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from inlay.branches.attach import is_hybrid
 from inlay.branches.fold import folded_layers, gammas
 from inlay.branches.folded import Folded, FoldedNorm
+from inlay.branches.hybrid import is_hybrid
 from inlay.branches.surgery import replace_modules
 from inlay.engine.checkpoint import read_tensors, write_tensors
 from inlay.errors import InlayError

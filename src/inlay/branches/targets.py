@@ -11,9 +11,9 @@ from inlay.branches.layers import Layer
 from inlay.branches.units import KINDS, Kind, Unit
 from inlay.errors import InlayError
 
-__all__ = ["NORMED", "Targets"]
+__all__ = ["Targets", "matches"]
 
-NORMED: tuple[Kind, ...] = ("conv-bn", "linear-bn", "mlp")
+_NORMED: tuple[Kind, ...] = ("conv-bn", "linear-bn", "mlp")
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,8 @@ class Targets:
     """Which layers get a branch, what the branches look like, and what is left to the user's own training.
 
     Attributes:
-        include: Glob patterns for module names, such as "layer2*"; None is every layer of the chosen kinds.
+        include: Glob patterns for module names, such as "layer2" (and all that it holds) or "*.conv1"; None is every
+            layer of the chosen kinds.
         exclude: Glob patterns for module names that get no branch.
         kinds: Kinds of unit ("conv-bn", "linear-bn", "mlp", "conv", "linear") or module types; "all" for every kind.
             None means every kind where `include` names layers, and otherwise those gated by a norm, as in the paper:
@@ -29,8 +30,8 @@ class Targets:
         depth: Part of the network, as two fractions of the order in which the layers run: (0.5, 1) is the later half.
         kernel: "same" size as the base (the paper), or "1x1" at its centre (re-parameterised adapters as in SSRE).
         batch_norm: Whether the branch of a layer with batch norm has one of its own.
-        trainable: Glob patterns for modules that you train yourself, such as a head: neither folded nor frozen nor
-            branched. Batch norms in them stay in eval mode all the same.
+        trainable: Glob patterns for modules that you train yourself, such as a head: not folded, not branched, with
+            gradients. Batch norms in them stay in eval mode all the same.
     """
 
     include: Sequence[str] | None = None
@@ -64,7 +65,7 @@ class Targets:
         if self.include is not None and not self.include:
             raise InlayError("include is empty; write None for all layers, or patterns such as 'layer2*'.")
         for pattern in (*(self.include or ()), *self.exclude):
-            if not any(fnmatchcase(name, pattern) for name in names):
+            if not any(matches(name, [pattern]) for name in names):
                 some = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
                 raise InlayError(f"Pattern {pattern!r} matches none of the layers: {some or 'there are none'}.")
 
@@ -96,21 +97,22 @@ class Targets:
         return ""
 
     def is_trainable(self, name: str) -> bool:
-        """Say whether a module, or one that holds it, is left to the user."""
-        parts = name.split(".")
-        return any(matches(".".join(parts[: end + 1]), self.trainable) for end in range(len(parts)))
+        """Say whether a module or tensor is left to the user."""
+        return matches(name, self.trainable)
 
     def _has_kind(self, unit: Unit, layer: Layer) -> bool:
         if self.kinds == "all" or (self.kinds is None and self.include is not None):
             return True
-        kinds = NORMED if self.kinds is None else self.kinds
+        kinds = _NORMED if self.kinds is None else self.kinds
         types = tuple(kind for kind in kinds if isinstance(kind, type))
         return unit.kind in kinds or isinstance(layer, types)
 
 
 def matches(name: str, patterns: Sequence[str]) -> bool:
-    """Say whether a name matches any of the glob patterns."""
-    return any(fnmatchcase(name, pattern) for pattern in patterns)
+    """Say whether a name, or that of a module that holds it, matches any of the glob patterns."""
+    parts = name.split(".")
+    holders = [".".join(parts[: end + 1]) for end in range(len(parts))]
+    return any(fnmatchcase(holder, pattern) for holder in holders for pattern in patterns)
 
 
 def _has_centre(layer: Layer) -> bool:

@@ -6,7 +6,6 @@ from torch import Tensor, nn
 
 from inlay import branches
 from inlay.branches import Gate, MergeReport, Targets
-from inlay.branches.plan import check_not_empty
 from inlay.engine.randomness import generator
 from inlay.errors import InlayError
 from inlay.settings import BranchSettings
@@ -26,7 +25,7 @@ def check_backbone(network: nn.Module, settings: BranchSettings, example: Tensor
         InlayError: If no layer could get a branch.
     """
     if trunk_gate(settings) is not None:
-        check_not_empty(branches.plan(copy.deepcopy(network).eval(), example, _targets(settings)))
+        branches.plan(copy.deepcopy(network).eval(), example, _targets(settings)).require_branches()
 
 
 def open_trunk(network: nn.Module, settings: BranchSettings, seed: int, example: Tensor) -> nn.Module:

@@ -78,7 +78,7 @@ class BranchSettings:
     """What is trained in a discovery stage.
 
     Attributes:
-        gate: "imm", "aff", "amm" or any other registered gate: a branch beside every Conv+BN; "constant": a
+        gate: "imm", "aff", "amm" or any other registered gate: a branch beside every chosen layer; "constant": a
             branch behind a fixed gate; "full": the network itself, without branches; "frozen": only the heads.
         absolute_gamma: The gate of AMM reads |gamma| instead of gamma (its argument is about magnitude).
         constant: Value of the constant gate.

@@ -1,7 +1,6 @@
 """What a gate is, and finding one by name."""
 
 import dataclasses
-from abc import ABC
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
@@ -16,7 +15,7 @@ _GateClass = TypeVar("_GateClass", bound="type[Gate]")
 
 
 @dataclass(frozen=True)
-class Gate(ABC):
+class Gate:
     """Says how much of a novel branch is let through beside the frozen base.
 
     A gate is a frozen dataclass with a `name`, whose fields are its options. If its factor depends on gamma alone
@@ -78,6 +77,8 @@ def gate(name_or_gate: str | Gate, **options: Any) -> Gate:
         if options:
             raise InlayError("Options go with the name of a gate, as in gate('amm', absolute=True).")
         return name_or_gate
+    if not isinstance(name_or_gate, str):
+        raise InlayError(f"A gate is a name or a Gate, as in gate='amm', not a {type(name_or_gate).__name__}.")
     if name_or_gate not in _GATES:
         raise InlayError(f"Unknown gate {name_or_gate!r}: write one of {', '.join(gate_names())}.")
     gate_class = _GATES[name_or_gate]
