@@ -147,7 +147,7 @@ def test_a_network_without_layers_has_an_empty_plan() -> None:
             "Pattern 'layer*' matches none of the layers: stem, depthwise, wide, first, second",
         ),
         (Targets(exclude=["stem_norm"]), "Pattern 'stem_norm' matches none of the layers: stem"),
-        (Targets(trainable=["heads"]), "Pattern 'heads' in trainable matches no module, such as second, neck, neck_norm."),
+        (Targets(trainable=["heads"]), "Pattern 'heads' in trainable matches no module; write a name such as second"),
     ],
 )
 def test_patterns_that_match_nothing_are_refused(targets: Targets, message: str) -> None:

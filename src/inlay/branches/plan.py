@@ -191,4 +191,4 @@ def _check_trainable(targets: Targets, names: Sequence[str]) -> None:
     for pattern in targets.trainable:
         if not any(matches(name, [pattern]) for name in names if name):
             last = ", ".join(names[-3:])
-            raise InlayError(f"Pattern {pattern!r} in trainable matches no module, such as {last}.")
+            raise InlayError(f"Pattern {pattern!r} in trainable matches no module; write a name such as {last}.")
