@@ -1,28 +1,14 @@
 import copy
-import importlib.util
 import sys
 from functools import cache
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
+from benchmarks import networks
 from torch import Tensor, nn
 
 from inlay.errors import InlayError
 
-SCRIPT = Path(__file__).parents[1] / "benchmarks" / "networks.py"
-
-
-def _load() -> Any:
-    spec = importlib.util.spec_from_file_location("benchmarks_networks", SCRIPT)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-networks = _load()
 SMALL = {network.name: network for network in networks.small_networks()}
 FULL = {network.name: network for network in networks.full_networks()}
 every_small_network = pytest.mark.parametrize("name", SMALL)

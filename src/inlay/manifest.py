@@ -1,16 +1,15 @@
 """The manifest of a run folder: which files belong to it, and their checksums."""
 
 import hashlib
-import json
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TypedDict
 
-from inlay.engine import checkpoint
 from inlay.engine.checkpoint import JsonObject
 from inlay.errors import InlayError
+from inlay.sealed import read_sealed, write_sealed
 
-__all__ = ["Manifest", "StageFiles", "changed_after_writing", "file_checksum", "read_manifest", "write_manifest"]
+__all__ = ["Manifest", "StageFiles", "file_checksum", "read_manifest", "write_manifest"]
 
 _FORMAT = 1
 
@@ -39,17 +38,7 @@ def read_manifest(path: Path) -> Manifest:
     Raises:
         InlayError: If it is damaged, edited or written by a newer inlay.
     """
-    value = checkpoint.read_json(path)
-    number = value.get("format") if isinstance(value, dict) else None
-    if type(number) is not int:
-        raise changed_after_writing(path)
-    if number > _FORMAT:
-        raise InlayError(
-            f"{path.parent} was written by a newer inlay, in format {number}; update inlay "
-            f"with `pip install --upgrade inlay`."
-        )
-    if value.pop("checksum", None) != _own_checksum(value):
-        raise changed_after_writing(path)
+    value = read_sealed(path, _FORMAT)
     return {"stages": value["stages"], "extras": value["extras"]}
 
 
@@ -64,7 +53,7 @@ def write_manifest(path: Path, manifest: Manifest) -> None:
         InlayError: If it cannot be written.
     """
     value: JsonObject = {"format": _FORMAT, "inlay": _version(), **manifest}
-    checkpoint.write_json(path, {**value, "checksum": _own_checksum(value)})
+    write_sealed(path, value)
 
 
 def file_checksum(path: Path) -> str:
@@ -78,15 +67,6 @@ def file_checksum(path: Path) -> str:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise InlayError(f"{path} cannot be read ({error.strerror}); make it readable.") from error
-
-
-def changed_after_writing(path: Path) -> InlayError:
-    """Return the error for a file that does not match its checksum."""
-    return InlayError(f"{path} was changed after it was written (edited by hand or damaged); restore it from a copy.")
-
-
-def _own_checksum(value: JsonObject) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def _version() -> str:

@@ -22,11 +22,11 @@ from inlay.errors import InlayError
 from inlay.manifest import (
     Manifest,
     StageFiles,
-    changed_after_writing,
     file_checksum,
     read_manifest,
     write_manifest,
 )
+from inlay.sealed import changed_after_writing
 
 __all__ = ["RunFolder"]
 

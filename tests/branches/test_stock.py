@@ -1,10 +1,10 @@
 import copy
-import importlib.util
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from benchmarks import networks
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -16,18 +16,6 @@ from inlay.branches.example import floating_outputs
 from inlay.branches.stock import load_gammas, save_stock, stock_state_dict
 from inlay.errors import InlayError
 
-SCRIPT = Path(__file__).parents[2] / "benchmarks" / "networks.py"
-
-
-def _load() -> Any:
-    spec = importlib.util.spec_from_file_location("benchmarks_networks", SCRIPT)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-networks = _load()
 NETWORKS = {
     network.name: network
     for network in networks.small_networks()

@@ -5,7 +5,6 @@ most a file that no stage names, which the next writer replaces.
 """
 
 import fcntl
-import hashlib
 import json
 import os
 import re
@@ -21,7 +20,8 @@ from inlay.branches.delta import applied, dtype_name, fingerprint
 from inlay.engine import checkpoint
 from inlay.engine.checkpoint import JsonObject, writing
 from inlay.errors import InlayError
-from inlay.manifest import changed_after_writing, file_checksum
+from inlay.manifest import file_checksum
+from inlay.sealed import changed_after_writing, read_sealed, write_sealed
 
 __all__ = ["History", "Stage"]
 
@@ -195,17 +195,7 @@ class History:
         if not os.path.lexists(path):
             self._refuse_occupied()
             return None
-        value = checkpoint.read_json(path)
-        number = value.get("format") if isinstance(value, dict) else None
-        if type(number) is not int:
-            raise changed_after_writing(path)
-        if number > _FORMAT:
-            raise InlayError(
-                f"{self.folder} was written by a newer inlay, in format {number}; update inlay "
-                f"with `pip install --upgrade inlay`."
-            )
-        if value.pop("checksum", None) != _checksum(value):
-            raise changed_after_writing(path)
+        value = read_sealed(path, _FORMAT)
         return {"tensors": value["tensors"], "stages": value["stages"]}
 
     def _refuse_occupied(self) -> None:
@@ -271,8 +261,7 @@ class History:
             yield
 
     def _write_list(self, content: _Content) -> None:
-        value: JsonObject = {"format": _FORMAT, **content}
-        checkpoint.write_json(self.folder / _LIST, {**value, "checksum": _checksum(value)})
+        write_sealed(self.folder / _LIST, {"format": _FORMAT, **content})
 
     def _write_stage(self, stage: int, tensors: Mapping[str, Tensor]) -> str:
         path = self._file(stage)
@@ -300,7 +289,3 @@ def _difference(held: Mapping[str, _Layout], given: Mapping[str, _Layout]) -> st
         if held[name] != given[name]:
             return f"one whose tensor {name!r} is {held[name]['dtype']} of shape {held[name]['shape']}"
     return None
-
-
-def _checksum(value: JsonObject) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
