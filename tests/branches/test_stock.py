@@ -50,7 +50,7 @@ def _bit_equal(one: nn.Module, other: nn.Module) -> bool:
 
 def _merged_after_training(model: nn.Module, images: Tensor) -> nn.Module:
     hybrid = attach(model, images[:1], generator=_generator()).train()
-    optimizer = torch.optim.SGD(branch_parameters(hybrid), lr=0.01)
+    optimizer = torch.optim.SGD(branch_parameters(hybrid), lr=0.03)
     for _ in range(2):
         loss = torch.stack([output.pow(2).mean() for output in floating_outputs(hybrid(images))]).sum()
         optimizer.zero_grad()
@@ -70,7 +70,7 @@ def test_the_stock_network_takes_what_was_merged_and_gives_it_back(name: str) ->
     network, images = NETWORKS[name], NETWORKS[name].example(2)
     original = networks.trained(network, _generator())
     merged = _merged_after_training(original, images)
-    assert _relative(original, merged, images) > 3e-4  # ten times what is asked for below
+    assert _relative(original, merged, images) > 1e-3
     weights = stock_state_dict(merged)
     stock = network.stock()
     assert list(weights) == list(stock.state_dict())
