@@ -27,6 +27,7 @@ from inlay import Learner
 from inlay.branches import HybridUnit
 from inlay.data import ImageSet
 from inlay.engine import checkpoint
+from inlay.engine.batch import Batch
 from inlay.engine.loop import Loop
 from inlay.run_folder import RunFolder
 
@@ -60,11 +61,11 @@ class Moments:
             os.kill(os.getpid(), signal.SIGKILL)
 
     def watch(self) -> None:
-        update, delta, clear_progress = Loop.update, HybridUnit.delta, RunFolder.clear_progress
+        take_step, delta, drop_progress = Loop.take_step, HybridUnit.delta, RunFolder._drop_progress
         moments = self
 
-        def watched_update(loop: Loop, losses: Any) -> None:
-            update(loop, losses)
+        def watched_take_step(loop: Loop, batch: Batch) -> None:
+            take_step(loop, batch)
             self.step = loop.step
             self.reached(f"step {loop.step}")
 
@@ -73,9 +74,9 @@ class Moments:
             self.reached(f"merge {self.merged_units}")
             return delta(unit)
 
-        def watched_clear_progress(folder: RunFolder) -> None:
+        def watched_drop_progress(folder: RunFolder) -> None:
             self.reached("clear")
-            clear_progress(folder)
+            drop_progress(folder)
 
         class HalvingFile(io.FileIO):
             def write(self, content: Any) -> int:
@@ -86,9 +87,9 @@ class Moments:
         # Through vars, as a type checker refuses to see methods replaced.
         vars(checkpoint)["open"] = HalvingFile
         for owner, name, watched in (
-            (Loop, "update", watched_update),
+            (Loop, "take_step", watched_take_step),
             (HybridUnit, "delta", watched_delta),
-            (RunFolder, "clear_progress", watched_clear_progress),
+            (RunFolder, "_drop_progress", watched_drop_progress),
         ):
             setattr(owner, name, watched)
 

@@ -33,7 +33,7 @@ def through_files(knowledge: Knowledge) -> tuple[dict[str, Tensor], dict[str, An
 
 def test_files_hold_everything(knowledge: Knowledge) -> None:
     again = Knowledge.from_files(*through_files(knowledge), CPU)
-    images = digits(["0", "3"], 50, 60).images
+    images = digits(["0", "3"], 50, 60)
     assert torch.equal(again.logits(images), knowledge.logits(images))
     assert again.registry == knowledge.registry and again.form == knowledge.form
     assert again.settings == knowledge.settings and again.seed == 1 and again.backbone == "resnet8"
@@ -66,16 +66,16 @@ def test_a_module_of_the_users_must_be_given_again() -> None:
         Knowledge.from_files(*files, CPU, build("resnet8x2", 1, torch.Generator()))
     other = build("resnet8", 1, torch.Generator().manual_seed(9))
     before = {name: tensor.clone() for name, tensor in other.state_dict().items()}
-    images = digits(["0", "1"], 50, 60).images
+    images = digits(["0", "1"], 50, 60)
     assert torch.equal(Knowledge.from_files(*files, CPU, other).logits(images), own.logits(images))
     assert all(torch.equal(before[name], tensor) for name, tensor in other.state_dict().items())
 
 
 def test_logits_are_head_times_features_of_normalised_images(base: Knowledge) -> None:
-    images = digits(["0", "1"], 50, 55).images
+    images = digits(["0", "1"], 50, 55)
     (mean,), (std,) = base.form.mean, base.form.std
     with torch.no_grad():
-        expected = base.head(base.network((images.float() / 255 - mean) / std))
+        expected = base.head(base.network((images.images.float() / 255 - mean) / std))
     torch.testing.assert_close(base.logits(images), expected)
     assert not base.logits(images).requires_grad
 

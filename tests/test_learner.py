@@ -48,7 +48,7 @@ def test_ids_never_move() -> None:
 
 def test_predictions_are_those_of_the_joint_head() -> None:
     images = fresh(SEEN)
-    logits = two_stages().knowledge.logits(images.images)
+    logits = two_stages().knowledge.logits(images)
     predictions = two_stages().predict(images)
     assert len(predictions) == len(images) == 140
     for prediction, row, name in zip(predictions, logits.double(), images.names, strict=True):
@@ -72,7 +72,7 @@ import torch
 import inlay
 torch.set_num_threads(1)
 learner = inlay.load(sys.argv[1], device="cpu")
-images = torch.from_numpy(numpy.load(sys.argv[2]))
+images = inlay.data.load(numpy.load(sys.argv[2]))
 numpy.save(sys.argv[3], learner.knowledge.logits(images).numpy())
 print(",".join(learner.classes.names))
 """
@@ -83,8 +83,8 @@ def test_a_moved_run_gives_the_same_logits_in_a_new_process(tmp_path: Path) -> N
     moved.parent.mkdir(parents=True)
     elsewhere.mkdir()
     shutil.move(two_stages().save(tmp_path / "run"), moved)
-    images = fresh(SEEN).images
-    np.save(tmp_path / "images.npy", images.numpy())
+    images = fresh(SEEN)
+    np.save(tmp_path / "images.npy", images.images.numpy())
     arguments = [str(moved), str(tmp_path / "images.npy"), str(tmp_path / "logits.npy")]
     command = [sys.executable, "-c", NEW_PROCESS, *arguments]
     result = subprocess.run(command, cwd=elsewhere, capture_output=True, text=True, check=True)
@@ -173,7 +173,7 @@ def test_aff_is_saved_and_loaded_but_takes_no_further_stage(tmp_path: Path) -> N
     again = inlay.load(learner.save(tmp_path / "run"), device="cpu")
     test = fresh([*BASE, *FIRST])
     assert branches.is_hybrid(again.knowledge.network)
-    assert torch.equal(again.knowledge.logits(test.images), learner.knowledge.logits(test.images))
+    assert torch.equal(again.knowledge.logits(test), learner.knowledge.logits(test))
     assert again.evaluate(test, match=digits(FIRST)) == learner.evaluate(test, match=digits(FIRST))
     before = contents(tmp_path / "run")
     with pytest.raises(InlayError, match=r"no stage can follow one with branch\.gate=aff"):
@@ -201,7 +201,7 @@ def test_a_module_of_ones_own_as_backbone(tmp_path: Path) -> None:
     with pytest.raises(InlayError, match=r"pass it: inlay\.load\(run, backbone=module\)"):
         inlay.load(folder, device="cpu")
     again = inlay.load(folder, backbone=own_backbone(), device="cpu")
-    images = fresh([*BASE, *FIRST]).images
+    images = fresh([*BASE, *FIRST])
     assert torch.equal(again.knowledge.logits(images), learner.knowledge.logits(images))
     assert again.discover(digits(SECOND), classes=2).index == 2
 

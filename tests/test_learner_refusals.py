@@ -160,7 +160,7 @@ class Stopping(News):
 def unchanged(tmp_path: Path) -> Iterator[Learner]:
     """A learner that must be as before after the test has made it fail."""
     learner, _ = reopened(base_learner(), tmp_path / "run")
-    images = fresh(BASE).images
+    images = fresh(BASE)
     before, logits = contents(tmp_path / "run"), learner.knowledge.logits(images)
     yield learner
     assert contents(tmp_path / "run") == before

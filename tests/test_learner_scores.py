@@ -29,7 +29,7 @@ def test_scores_are_those_of_truth_mapped_by_hand(tmp_path: Path) -> None:
         outputs += best_names(record.clusters, truth, names)
     test = fresh(SEEN)
     truth_ids = [outputs.index(name) for name in SEEN for _ in range(20)]
-    expected = score(learner.knowledge.logits(test.images), truth_ids, [0, 0, 0, 1, 1, 2, 2], matched_on="train")
+    expected = score(learner.knowledge.logits(test), truth_ids, [0, 0, 0, 1, 1, 2, 2], matched_on="train")
     assert learner.evaluate(test, match=digits(SEEN)) == expected
     assert learner.matched_names(1) + learner.matched_names(2) == tuple(outputs[3:])
 

@@ -8,7 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from inlay import branches
-from inlay.engine.loop import Loop
+from inlay.engine.feed import Feed
+from inlay.engine.loop import Companions, Loop
+from inlay.engine.work import Work
 from inlay.knowledge import Knowledge
 from inlay.pipeline import Workshop, learn_base, learn_stage
 from inlay.settings import Settings, TrainingSettings
@@ -17,7 +19,7 @@ from tiny_stage import quick
 
 BASE = ["0", "1", "2"]
 STAGES = (["3", "4"], ["5", "6"], ["7", "8"])
-SEED = 4
+SEED = 5
 
 
 @dataclass(frozen=True)
@@ -30,16 +32,16 @@ class OpenWorkshop(Workshop):
         self,
         name: str,
         settings: TrainingSettings,
-        images: int,
+        feed: Feed,
         seed: int,
         fingerprint: str,
         settings_name: str = "training",
-    ) -> Callable[[Mapping[str, nn.Module]], Loop]:
-        make = super().loop_maker(name, settings, images, seed, fingerprint, settings_name)
+    ) -> Callable[[Work, Companions | None], Loop]:
+        make = super().loop_maker(name, settings, feed, seed, fingerprint, settings_name)
 
-        def remember(modules: Mapping[str, nn.Module]) -> Loop:
-            self.modules.append(modules)
-            return make(modules)
+        def remember(work: Work, companions: Companions | None = None) -> Loop:
+            self.modules.append(dict(work.named_children()))
+            return make(work, companions)
 
         return remember
 

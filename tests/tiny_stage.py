@@ -6,17 +6,18 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from inlay import branches
 from inlay.backbones import build
 from inlay.data.normalisation import Normalisation
 from inlay.discovery.statistics import class_statistics
-from inlay.engine.inference import features_of
-from inlay.engine.loop import Batch
-from inlay.engine.randomness import generator
+from inlay.engine.batch import Batch
+from inlay.engine.feed import ResidentFeed
+from inlay.engine.inference import features_of, first_images
+from inlay.engine.randomness import derive_seed, generator
 from inlay.heads import grow, linear, projector
-from inlay.methods.model import StageModel, StageOutputs, Views
+from inlay.methods.model import StageModel, StageOutputs, neighbours_as_companions
 from inlay.methods.task import StageTask
 from inlay.methods.trunk import open_trunk
 from inlay.settings import Settings, preset
@@ -26,6 +27,7 @@ __all__ = [
     "OLD_CLASSES",
     "SEED",
     "batch_of",
+    "images_of",
     "outputs_of",
     "quick",
     "settle",
@@ -64,10 +66,11 @@ def tiny_task(settings: Settings, classes: int = 2, count: int = 24) -> StageTas
     old = digits(["0", "1", "2"], last=20)
     assert old.labels is not None
     network = copy.deepcopy(_folded_network())
-    features = features_of(network, old.images, lambda images: _NORMALISE(images.float() / 255))
+    feed = ResidentFeed(old.images)
+    features = features_of(network, feed, lambda images: _NORMALISE(images.float() / 255))
     head = linear(features.shape[1], OLD_CLASSES, generator(SEED, "old head")).requires_grad_(False)
     statistics = class_statistics(features, old.labels, OLD_CLASSES, settings.replay.statistics)
-    images = digits(["4", "5"], last=count).images
+    images = ResidentFeed(digits(["4", "5"], last=count).images)
     return StageTask(network, head, statistics, images, classes, _NORMALISE, settings, SEED)
 
 
@@ -84,20 +87,26 @@ def settle(trunk: nn.Module) -> nn.Module:
 def tiny_model(task: StageTask, novel_head: bool = True) -> StageModel:
     """The model of a stage with branches that do something."""
     size = task.head.in_features
-    example = task.prepare(task.images[:2])
-    trunk = settle(open_trunk(task.network, task.settings.branch, task.seed, example)).train()
+    trunk = settle(open_trunk(task.network, task.settings.branch, task.seed, task.first_inputs(2))).train()
     head = linear(size, task.classes, generator(SEED, "novel head")) if novel_head else None
     joint = grow(task.head, task.classes, generator(SEED, "joint head")).requires_grad_(True)
     return StageModel(trunk, head, joint, projector(size, 8, generator(SEED, "projector")))
 
 
-def batch_of(task: StageTask, progress: float = 1.0, size: int = 12) -> Batch:
+def images_of(task: StageTask) -> Tensor:
+    """All images of a stage."""
+    return first_images(task.feed, len(task.feed))
+
+
+def batch_of(task: StageTask, size: int = 12) -> Batch:
     """The same batch of images from both digits, with the same randomness, each time."""
-    indices = torch.linspace(0, len(task.images) - 1, size).long()
-    return Batch(indices, 0, progress, generator(SEED, "batch"))
+    images, key = images_of(task), derive_seed(SEED, "batch")
+    indices = torch.linspace(0, len(images) - 1, size).long()
+    companions = neighbours_as_companions(task)
+    partners = indices if companions is None else companions(indices, key)
+    return Batch(images[indices], images[partners], indices, indices, torch.tensor(key))
 
 
-def outputs_of(task: StageTask, model: StageModel, progress: float = 1.0) -> StageOutputs:
+def outputs_of(task: StageTask, model: StageModel) -> StageOutputs:
     """What a model says of that batch."""
-    batch = batch_of(task, progress)
-    return StageOutputs(task, model, Views(task)(batch), batch)
+    return StageOutputs(task, model, batch_of(task))

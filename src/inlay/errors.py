@@ -1,6 +1,6 @@
 """Errors meant for the person at the keyboard."""
 
-__all__ = ["InlayError", "Interrupted", "TrainingDivergedError"]
+__all__ = ["FailedElsewhereError", "InlayError", "Interrupted", "TrainingDivergedError"]
 
 
 class InlayError(Exception):
@@ -13,3 +13,7 @@ class TrainingDivergedError(InlayError):
 
 class Interrupted(InlayError):
     """Work was stopped by Ctrl-C at a moment when its state was whole."""
+
+
+class FailedElsewhereError(InlayError):
+    """The main one of several processes failed, and says why."""

@@ -9,8 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from inlay import backbones, branches
+from inlay.data.images import Images
 from inlay.data.normalisation import Normalisation
 from inlay.discovery.statistics import ClassStatistics
+from inlay.engine.feed import feed_of
 from inlay.engine.inference import features_of
 from inlay.errors import InlayError
 from inlay.registry import ClassRegistry
@@ -112,10 +114,10 @@ class Knowledge:
     record: StageRecord
 
     @torch.no_grad()
-    def logits(self, images: Tensor) -> Tensor:
-        """Return the scores of all classes, [N, C], for uint8 images, on the CPU."""
-        images = images.to(self.head.weight.device)
-        scores: Tensor = self.head(features_of(self.network, images, self.form.prepare))
+    def logits(self, images: Images) -> Tensor:
+        """Return the scores of all classes, [N, C], for images of the right form, on the CPU."""
+        feed = feed_of(images.pixels, self.head.weight.device)
+        scores: Tensor = self.head(features_of(self.network, feed, self.form.prepare))
         return scores.cpu()
 
     def to_files(self) -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -8,22 +8,25 @@ import copy
 import hashlib
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from inlay import backbones, branches
-from inlay.data import ImageSet
-from inlay.data.normalisation import normalisation_of
-from inlay.discovery.statistics import class_statistics
+from inlay.data.images import Images
+from inlay.data.normalisation import Normalisation
+from inlay.discovery.statistics import ClassStatistics, class_statistics
 from inlay.engine.checkpoint import read_tensors
-from inlay.engine.inference import features_of
-from inlay.engine.loop import Keeping, Loop
+from inlay.engine.feed import Feed, feed_of
+from inlay.engine.inference import features_of, first_images
+from inlay.engine.loop import Companions, Keeping, Loop
 from inlay.engine.progress import Progress, QuietProgress
 from inlay.engine.randomness import derive_seed, generator
+from inlay.engine.work import Work
+from inlay.engine.world import World
 from inlay.errors import InlayError
 from inlay.knowledge import InputForm, Knowledge, StageRecord
 from inlay.methods import (
@@ -71,23 +74,23 @@ class Workshop:
         self,
         name: str,
         settings: TrainingSettings,
-        images: int,
+        feed: Feed,
         seed: int,
         fingerprint: str,
         settings_name: str = "training",
-    ) -> Callable[[Mapping[str, nn.Module]], Loop]:
-        """Return a function that makes the training loop for given modules."""
+    ) -> Callable[[Work, Companions | None], Loop]:
+        """Return a function that makes the training loop for some work."""
         keeping = Keeping(self.checkpoint, self.checkpoint_seconds, fingerprint)
 
-        def make(modules: Mapping[str, nn.Module]) -> Loop:
+        def make(work: Work, companions: Companions | None = None) -> Loop:
             return Loop(
-                self.label + name, modules, settings, images, seed, self.device, keeping, self.progress, settings_name
+                self.label + name, work, settings, feed, seed, companions, keeping, self.progress, settings_name
             )
 
         return make
 
 
-def check_base(images: ImageSet) -> None:
+def check_base(images: Images) -> None:
     """Refuse images that no classifier can be trained on.
 
     Raises:
@@ -110,7 +113,7 @@ def check_base(images: ImageSet) -> None:
         )
 
 
-def check_unlabelled(images: ImageSet, classes: int) -> None:
+def check_unlabelled(images: Images, classes: int) -> None:
     """Refuse images in which so many classes cannot be found.
 
     Raises:
@@ -126,7 +129,7 @@ def check_unlabelled(images: ImageSet, classes: int) -> None:
 
 
 def learn_base(
-    images: ImageSet, backbone: str | nn.Module, settings: Settings, seed: int, workshop: Workshop
+    images: Images, backbone: str | nn.Module, settings: Settings, seed: int, workshop: Workshop
 ) -> Knowledge:
     """Learn labelled base classes and fold the network.
 
@@ -142,7 +145,7 @@ def learn_base(
     """
     start, earlier = time.monotonic(), workshop.seconds_before()
     assert images.labels is not None
-    normalise = normalisation_of(images.images)
+    normalise = _normalisation_of(images.level_counts())
     form = InputForm(images.size, images.channels, normalise.mean, normalise.std)
     own = derive_seed(seed, "base")
     if isinstance(backbone, str):
@@ -152,16 +155,17 @@ def learn_base(
     feature_size = backbones.feature_size(network, form.example())
     check_backbone(network, settings.branch, form.example())
     network.to(workshop.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-    pixels, labels = images.images.to(workshop.device), images.labels.to(workshop.device)
+    feed, labels = feed_of(images.pixels, workshop.device), images.labels.to(workshop.device)
     classes = len(images.class_names)
-    task = BaseTask(network, feature_size, pixels, labels, classes, normalise, settings.base, own)
+    task = BaseTask(network, feature_size, feed, labels, classes, normalise, settings.base, own)
     identity = base_identity(images, backbone, settings, seed)
     training = settings.base.training
-    make_loop = workshop.loop_maker("the base stage", training, len(images), own, identity, "base.training")
-    head = train_base(task, make_loop)
-    folded = branches.fold(network.eval(), form.prepare(pixels[:2]))
-    features = features_of(folded, pixels, form.prepare)
+    make_loop = workshop.loop_maker("the base stage", training, feed, own, identity, "base.training")
+    head = train_base(task, lambda work: make_loop(work, None))
+    folded = branches.fold(network.eval(), form.prepare(first_images(feed, 2)))
+    features = features_of(folded, feed, form.prepare)
     statistics = class_statistics(features, labels, classes, settings.replay.statistics)
+    _agree_on(folded, head, statistics)
     registry = ClassRegistry()
     sizes = torch.bincount(labels, minlength=classes).tolist()
     registry.add(images.class_names, stage=0, kind="labelled", sizes=sizes)
@@ -172,7 +176,7 @@ def learn_base(
 
 
 def learn_stage(
-    knowledge: Knowledge, images: ImageSet, classes: int, settings: Settings, workshop: Workshop
+    knowledge: Knowledge, images: Images, classes: int, settings: Settings, workshop: Workshop
 ) -> Knowledge:
     """Discover new classes in unlabelled images and merge them into the network.
 
@@ -189,19 +193,22 @@ def learn_stage(
     start, earlier = time.monotonic(), workshop.seconds_before()
     index = knowledge.record.index + 1
     own = derive_seed(knowledge.seed, "stage", index)
+    feed = feed_of(images.pixels, workshop.device)
     task = StageTask(
         network=knowledge.network,
         head=knowledge.head,
         statistics=knowledge.statistics,
-        images=images.images.to(workshop.device),
+        feed=feed,
         classes=classes,
         normalise=knowledge.form.normalise,
         settings=settings,
         seed=own,
     )
     identity = stage_identity(images, classes, settings, knowledge.seed, index)
-    make_loop = workshop.loop_maker(f"stage {index}", settings.training, len(images), own, identity)
+    make_loop = workshop.loop_maker(f"stage {index}", settings.training, feed, own, identity)
     outcome = adaptive_discovering_and_merging(task, method(settings.method), make_loop)
+    _agree_on(outcome.network, outcome.head, outcome.statistics)
+    World.current().broadcast([outcome.assignments])
     registry = ClassRegistry.from_json(knowledge.registry.to_json())
     sizes = torch.bincount(outcome.assignments, minlength=classes).tolist()
     entries = registry.add(classes, stage=index, kind="discovered", sizes=sizes)
@@ -229,13 +236,29 @@ def learn_stage(
     )
 
 
-def base_identity(images: ImageSet, backbone: str | nn.Module, settings: Settings, seed: int) -> str:
+def _normalisation_of(counts: Tensor) -> Normalisation:
+    """Return mean and deviation of each channel from the counts of its levels, [C, 256]; a constant one gets 1."""
+    levels = torch.arange(counts.shape[1], dtype=torch.float64) / (counts.shape[1] - 1)
+    shares = counts.double() / counts.sum(dim=1, keepdim=True)
+    mean = (shares * levels).sum(dim=1)
+    std = (shares * (levels - mean[:, None]).square()).sum(dim=1).sqrt()
+    constant = (shares == 1).any(dim=1)
+    return Normalisation(tuple(mean.tolist()), tuple(std.masked_fill(constant, 1.0).tolist()))
+
+
+def _agree_on(network: nn.Module, head: nn.Linear, statistics: ClassStatistics) -> None:
+    """Make the knowledge of all processes that of the main one, as a GPU may round in two ways."""
+    tensors = [*network.state_dict().values(), *head.state_dict().values(), *statistics.tensors().values()]
+    World.current().broadcast(tensors)
+
+
+def base_identity(images: Images, backbone: str | nn.Module, settings: Settings, seed: int) -> str:
     """Return a hash of everything that decides the outcome of a base stage."""
     name = backbone if isinstance(backbone, str) else repr(backbone)
     return _hash(images.fingerprint(), settings.to_json(), seed, name)
 
 
-def stage_identity(images: ImageSet, classes: int, settings: Settings, seed: int, index: int) -> str:
+def stage_identity(images: Images, classes: int, settings: Settings, seed: int, index: int) -> str:
     """Return a hash of everything, besides the stages before, that decides the outcome of a discovery stage."""
     return _hash(images.fingerprint(), settings.to_json(), seed, index, classes)
 

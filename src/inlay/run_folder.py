@@ -10,14 +10,15 @@ import os
 import re
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, BinaryIO, Literal, cast
 
 from torch import Tensor
 
 from inlay.engine import checkpoint
 from inlay.engine.checkpoint import JsonObject, writing
+from inlay.engine.world import World
 from inlay.errors import InlayError
 from inlay.manifest import (
     Manifest,
@@ -43,6 +44,8 @@ _EXTRA_NAME = re.compile(r"[a-z][a-z0-9_-]*")
 class RunFolder:
     """A run on the disk; get one from `create` or `open`.
 
+    With several processes every one of them calls what writes, and the main one writes.
+
     Attributes:
         path: The folder.
     """
@@ -66,16 +69,9 @@ class RunFolder:
         """
         run = cls(path)
         run.refuse_occupied()
-        with writing(path):
-            path.mkdir(parents=True, exist_ok=True)
-            # A parent that may be passed through but not listed cannot be forced to the disk.
-            with suppress(PermissionError):
-                checkpoint.sync_folder(path.parent)
+        World.current().by_main(run._make_folder)
         with run.lock():
-            # Another process may have finished a stage here since the first look.
-            run.refuse_occupied()
-            if not cls.exists(path):
-                run._write_manifest({"stages": [], "extras": {}})
+            World.current().by_main(run._begin)
         return run
 
     @classmethod
@@ -126,20 +122,8 @@ class RunFolder:
             InlayError: If the folder cannot be written or another process is writing; what was there stays whole.
             ValueError: If the index is not the next one.
         """
-        with self.lock(), writing(self.path):
-            manifest = self._manifest()
-            if index != len(manifest["stages"]):
-                raise ValueError(f"the next stage is {len(manifest['stages'])}, not {index}")
-            self._tidy()
-            name = f"{index:03d}-{kind}"
-            try:
-                files = self._write_stage(name, tensors, facts)
-                stages = [*manifest["stages"], StageFiles(index=index, name=name, files=files)]
-                self._write_manifest({"stages": stages, "extras": manifest["extras"]})
-            except BaseException:
-                self._tidy()
-                raise
-            self.clear_progress()
+        with self.lock():
+            World.current().by_main(lambda: self._commit(index, kind, tensors, facts))
 
     def read(self, index: int = -1, verify: bool = True) -> tuple[dict[str, Tensor], JsonObject]:
         """Read a finished stage.
@@ -174,16 +158,8 @@ class RunFolder:
             ValueError: If the name is not in lower case, or the manifest's own.
         """
         relative = _extra_file(name)
-        staged = self._staged(relative)
-        with self.lock(), writing(self.path):
-            self._tidy()
-            try:
-                checkpoint.write_json(staged, value)
-                manifest = self._manifest()
-                manifest["extras"][relative] = file_checksum(staged)
-                self._write_manifest(manifest)
-            finally:
-                self._tidy()
+        with self.lock():
+            World.current().by_main(lambda: self._write_extra(relative, value))
 
     def read_extra(self, name: str) -> Any | None:
         """Read a file of `write_extra`.
@@ -238,13 +214,8 @@ class RunFolder:
         Raises:
             InlayError: If they cannot be removed or another process is writing.
         """
-        folder = self.path / _PROGRESS
-        with self.lock(), writing(folder):
-            for entry in _entries(folder):
-                if entry.is_dir() and not entry.is_symlink():
-                    shutil.rmtree(entry)
-                else:
-                    entry.unlink()
+        with self.lock():
+            World.current().by_main(self._drop_progress)
 
     @contextmanager
     def lock(self) -> Iterator[None]:
@@ -258,15 +229,9 @@ class RunFolder:
         if self._locked:
             yield
             return
-        with writing(self.path):
-            file = open(self.path / _LOCK, "ab")  # noqa: SIM115 - the lock lives as long as the open file
-        with file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise InlayError(
-                    f"Another inlay process is writing to {self.path}; wait for it to end, or stop it."
-                ) from None
+        with ExitStack() as held:
+            # The lock lives as long as the open file.
+            World.current().by_main(lambda: _lock(held.enter_context(self._open_lock()), self.path))
             self._locked = True
             try:
                 yield
@@ -289,6 +254,60 @@ class RunFolder:
                 )
         elif not all(_is_from_killed_create(entry) for entry in _entries(self.path)):
             raise InlayError(f"{self.path} is not empty and holds no inlay run; choose another --out.")
+
+    def _make_folder(self) -> None:
+        with writing(self.path):
+            self.path.mkdir(parents=True, exist_ok=True)
+            # A parent that may be passed through but not listed cannot be forced to the disk.
+            with suppress(PermissionError):
+                checkpoint.sync_folder(self.path.parent)
+
+    def _begin(self) -> None:
+        # Another process may have finished a stage here since the first look.
+        self.refuse_occupied()
+        if not self.exists(self.path):
+            self._write_manifest({"stages": [], "extras": {}})
+
+    def _commit(self, index: int, kind: str, tensors: Mapping[str, Tensor], facts: JsonObject) -> None:
+        with writing(self.path):
+            manifest = self._manifest()
+            if index != len(manifest["stages"]):
+                raise ValueError(f"the next stage is {len(manifest['stages'])}, not {index}")
+            self._tidy()
+            name = f"{index:03d}-{kind}"
+            try:
+                files = self._write_stage(name, tensors, facts)
+                stages = [*manifest["stages"], StageFiles(index=index, name=name, files=files)]
+                self._write_manifest({"stages": stages, "extras": manifest["extras"]})
+            except BaseException:
+                self._tidy()
+                raise
+            self._drop_progress()
+
+    def _write_extra(self, relative: str, value: Any) -> None:
+        staged = self._staged(relative)
+        with writing(self.path):
+            self._tidy()
+            try:
+                checkpoint.write_json(staged, value)
+                manifest = self._manifest()
+                manifest["extras"][relative] = file_checksum(staged)
+                self._write_manifest(manifest)
+            finally:
+                self._tidy()
+
+    def _drop_progress(self) -> None:
+        folder = self.path / _PROGRESS
+        with writing(folder):
+            for entry in _entries(folder):
+                if entry.is_dir() and not entry.is_symlink():
+                    shutil.rmtree(entry)
+                else:
+                    entry.unlink()
+
+    def _open_lock(self) -> BinaryIO:
+        with writing(self.path):
+            return open(self.path / _LOCK, "ab")
 
     def _stage_folder(self, index: int, wanted: tuple[str, ...], verify: bool) -> Path:
         """Folder of a finished stage, after a look at the wanted files in it."""
@@ -344,6 +363,13 @@ class RunFolder:
     def _require_file(self, relative: str) -> None:
         if not (self.path / relative).is_file():
             raise InlayError(f"{self.path} is incomplete, as {relative} is missing; restore that file from a copy.")
+
+
+def _lock(file: BinaryIO, folder: Path) -> None:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise InlayError(f"Another inlay process is writing to {folder}; wait for it to end, or stop it.") from None
 
 
 def _entries(folder: Path) -> list[Path]:

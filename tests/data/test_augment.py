@@ -15,17 +15,18 @@ from inlay.data.augment import (
     _turned_hue,
     augmentation,
 )
+from inlay.data.draws import Draws
 from inlay.errors import InlayError
 
 FILLS: tuple[Fill, ...] = ("zero", "reflect")
 
 
-def seeded(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
+def draws(count: int, key: int = 0) -> Draws:
+    return Draws(key, torch.arange(count))
 
 
 def noise(*shape: int, seed: int = 0) -> Tensor:
-    return torch.rand(*shape, generator=seeded(seed), dtype=torch.float64)
+    return torch.rand(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def pixel(image: Tensor, channel: int, y: int, x: int, fill: str) -> float:
@@ -41,7 +42,7 @@ def pixel(image: Tensor, channel: int, y: int, x: int, fill: str) -> float:
     return image[channel, y, x].item()
 
 
-def measured(settings: Augmentation, count: int, height: int, width: int, seed: int = 0) -> Tensor:
+def measured(settings: Augmentation, count: int, height: int, width: int, key: int = 0) -> Tensor:
     """Affine maps from places in the views to places in the images, about their centres, [count, 2, 3].
 
     Bilinear sampling keeps linear ramps, so a view of ramps along x and y tells where each pixel came from.
@@ -49,7 +50,7 @@ def measured(settings: Augmentation, count: int, height: int, width: int, seed: 
     x = torch.arange(width, dtype=torch.float64).expand(height, width)
     y = torch.arange(height, dtype=torch.float64)[:, None].expand(height, width)
     ramps = torch.stack([x / width, y / height, torch.ones_like(x)]).expand(count, -1, -1, -1)
-    views = settings(ramps, seeded(seed))
+    views = settings(ramps, draws(count, key))
     places = torch.stack([x - (width - 1) / 2, y - (height - 1) / 2, torch.ones_like(x)], dim=2)
     maps = []
     for view in views:
@@ -97,7 +98,7 @@ def test_shift_and_flip_give_every_legal_crop_and_no_other(fill: Fill, channels:
                 legal[tuple(crop)] = 0
     assert len(legal) == 50
     bytes_of_image = (image * 255).round().byte()
-    views = Augmentation(shift=2, fill=fill, flip=0.5)(bytes_of_image.expand(5000, -1, -1, -1), seeded())
+    views = Augmentation(shift=2, fill=fill, flip=0.5)(bytes_of_image.expand(5000, -1, -1, -1), draws(5000))
     for view in views.flatten(1).tolist():
         legal[tuple(view)] += 1
     # 100 of each are expected, with a standard deviation of 10.
@@ -106,24 +107,24 @@ def test_shift_and_flip_give_every_legal_crop_and_no_other(fill: Fill, channels:
 
 def test_reflection_of_shifts_beyond_the_image() -> None:
     image = torch.arange(9, dtype=torch.float32).view(1, 1, 3, 3) / 9
-    views = Augmentation(shift=7, fill="reflect")(image.expand(200, -1, -1, -1), seeded())
+    views = Augmentation(shift=7, fill="reflect")(image.expand(200, -1, -1, -1), draws(200))
     rows = {tuple((view[0, 0] * 9).round().remainder(3).int().tolist()) for view in views}
     assert rows == {(0, 1, 2), (1, 2, 1), (2, 1, 0), (1, 0, 1)}
 
 
 def test_defaults_change_nothing() -> None:
     images = (noise(3, 3, 5, 4) * 255).byte()
-    assert torch.equal(Augmentation()(images, seeded()), images.float() / 255)
+    assert torch.equal(Augmentation()(images, draws(3)), images.float() / 255)
     floats = noise(3, 1, 5, 4)
-    assert torch.equal(VIEWS["none"](floats, seeded()), floats)
+    assert torch.equal(VIEWS["none"](floats, draws(3)), floats)
 
 
 @pytest.mark.parametrize("fill", FILLS)
 def test_affine_identity(fill: Fill) -> None:
     images = noise(3, 3, 8, 6).float()
     still = Augmentation(translate=1e-12, fill=fill)
-    torch.testing.assert_close(still(images, seeded()), images, atol=1e-6, rtol=0)
-    mirrored = replace(still, flip=1.0)(images, seeded())
+    torch.testing.assert_close(still(images, draws(3)), images, atol=1e-6, rtol=0)
+    mirrored = replace(still, flip=1.0)(images, draws(3))
     torch.testing.assert_close(mirrored, images.flip(3), atol=1e-6, rtol=0)
 
 
@@ -133,8 +134,8 @@ def test_sampling_equals_the_loops(name: str, fill: Fill) -> None:
     everything = replace(VIEWS["glyph"], shift=1, flip=0.5, crop=(0.5, 1.0))
     settings = replace({**VIEWS, "all": everything}[name], fill=fill)
     images = noise(4, 3, 12, 9)
-    views = settings(images, seeded(5))
-    maps = measured(replace(settings, fill="zero"), 4, 12, 9, seed=5)
+    views = settings(images, draws(4, key=5))
+    maps = measured(replace(settings, fill="zero"), 4, 12, 9, key=5)
     for image, view, affine in zip(images, views, maps, strict=True):
         expected = slow_sampling(image, affine, "border" if name == "weak-crop" else fill)
         torch.testing.assert_close(view, expected, atol=1e-6, rtol=0)
@@ -154,7 +155,7 @@ def test_rotation_is_a_rotation_on_images_that_are_not_square() -> None:
 def test_rotation_by_a_quarter_turn() -> None:
     image = noise(1, 3, 6, 6)
     # Among so many angles some come close to a quarter turn either way.
-    views = Augmentation(rotate=90)(image.expand(4000, -1, -1, -1), seeded())
+    views = Augmentation(rotate=90)(image.expand(4000, -1, -1, -1), draws(4000))
     for turns in (1, -1):
         distance = (views - image.rot90(turns, (2, 3))).abs().amax(dim=(1, 2, 3)).min()
         assert distance < 0.01
@@ -185,7 +186,7 @@ def test_boxes_of_crops() -> None:
 
 def test_a_box_that_cannot_fit_becomes_the_largest_allowed() -> None:
     square = noise(5, 1, 8, 8)
-    torch.testing.assert_close(Augmentation(crop=(1, 1))(square, seeded()), square, atol=1e-6, rtol=0)
+    torch.testing.assert_close(Augmentation(crop=(1, 1))(square, draws(5)), square, atol=1e-6, rtol=0)
     # In an image of 12 x 36 the widest box is 12 x 16.
     maps = measured(Augmentation(crop=(1, 1)), 5, 12, 36)
     expected = torch.tensor([16 / 36, 1.0]).double().expand(5, 2)
@@ -194,18 +195,18 @@ def test_a_box_that_cannot_fit_becomes_the_largest_allowed() -> None:
 
 def test_brightness() -> None:
     images = torch.full((2000, 1, 2, 2), 0.5)
-    views = Augmentation(brightness=0.4)(images, seeded())
+    views = Augmentation(brightness=0.4)(images, draws(2000))
     factors = views[:, 0, 0, 0] / 0.5
     assert torch.equal(views, views[:, :, :1, :1].expand_as(views))
     assert 0.6 <= factors.min() < 0.61 and 1.39 < factors.max() <= 1.4
     assert factors.mean().item() == pytest.approx(1, abs=0.02)
-    assert Augmentation(brightness=3)(images, seeded()).max() == 1
+    assert Augmentation(brightness=3)(images, draws(2000)).max() == 1
 
 
 @pytest.mark.parametrize("field", ["contrast", "saturation"])
 def test_contrast_and_saturation_move_values_from_a_centre(field: str) -> None:
     images = 0.4 + 0.2 * noise(200, 3, 4, 5)
-    views = Augmentation(**cast(Any, {field: 0.5}))(images, seeded())
+    views = Augmentation(**cast(Any, {field: 0.5}))(images, draws(200))
     factors = []
     for image, view in zip(images, views, strict=True):
         grey = 0.299 * image[0] + 0.587 * image[1] + 0.114 * image[2]
@@ -218,7 +219,7 @@ def test_contrast_and_saturation_move_values_from_a_centre(field: str) -> None:
 
 def test_hue_of_red() -> None:
     red = torch.tensor([1.0, 0, 0]).view(1, 3, 1, 1)
-    views = Augmentation(hue=0.1)(red.expand(500, 3, 2, 2), seeded())
+    views = Augmentation(hue=0.1)(red.expand(500, 3, 2, 2), draws(500))
     hues = [(colorsys.rgb_to_hsv(*view[:, 0, 0].tolist())[0] + 0.5) % 1 - 0.5 for view in views]
     assert -0.1 - 1e-6 <= min(hues) < -0.097 and 0.097 < max(hues) <= 0.1 + 1e-6
     for turns, colour in ((1 / 3, (0.0, 1.0, 0.0)), (-1 / 3, (0.0, 0.0, 1.0)), (1 / 6, (1.0, 1.0, 0.0))):
@@ -242,7 +243,7 @@ def test_hue_equals_colorsys() -> None:
 def test_jitter_is_all_or_nothing() -> None:
     images = 0.3 + 0.4 * noise(1000, 3, 2, 2)
     settings = Augmentation(brightness=0.4, contrast=0.4, saturation=0.4, hue=0.1, jitter_probability=0.8)
-    views = settings(images, seeded())
+    views = settings(images, draws(1000))
     untouched = (views == images).flatten(1)
     assert untouched.all(dim=1).float().mean().item() == pytest.approx(0.2, abs=0.04)
     assert ((views >= 0) & (views <= 1)).all()
@@ -250,7 +251,7 @@ def test_jitter_is_all_or_nothing() -> None:
 
 def test_grey_channels_are_equal() -> None:
     images = noise(1000, 3, 2, 2)
-    views = Augmentation(grey=0.3)(images, seeded())
+    views = Augmentation(grey=0.3)(images, draws(1000))
     grey = (views == views[:, :1]).flatten(1).all(dim=1)
     assert grey.float().mean().item() == pytest.approx(0.3, abs=0.05)
     assert torch.equal(views[~grey], images[~grey])
@@ -260,7 +261,7 @@ def test_grey_channels_are_equal() -> None:
 
 def test_one_channel_has_no_colour() -> None:
     images = noise(20, 1, 5, 5)
-    views = Augmentation(saturation=0.4, hue=0.1, grey=0.5)(images, seeded())
+    views = Augmentation(saturation=0.4, hue=0.1, grey=0.5)(images, draws(20))
     torch.testing.assert_close(views, images)
 
 
@@ -283,7 +284,7 @@ def test_blur_equals_the_loops(side: int, reach: int) -> None:
 def test_share_and_strength_of_blur() -> None:
     spike = torch.zeros(1000, 1, 9, 9)
     spike[:, :, 4, 4] = 1
-    views = Augmentation(blur=0.5)(spike, seeded())
+    views = Augmentation(blur=0.5)(spike, draws(1000))
     peaks = views[:, 0, 4, 4]
     # A deviation below 0.29 pixels, in the lowest tenth of the range, leaves 0.99 of a spike in its place.
     assert (peaks < 0.99).float().mean().item() == pytest.approx(0.5 * (1 - 0.1), abs=0.06)
@@ -294,15 +295,42 @@ def test_share_and_strength_of_blur() -> None:
 
 @pytest.mark.parametrize("name", list(VIEWS))
 @pytest.mark.parametrize("channels", [1, 3])
-def test_views_follow_their_generator_alone(name: str, channels: int) -> None:
+def test_views_follow_their_draws_alone(name: str, channels: int) -> None:
     images = (noise(16, channels, 10, 8) * 255).byte()
     before = torch.random.get_rng_state()
-    first, again, other = (augmentation(name)(images, seeded(seed)) for seed in (1, 1, 2))
+    first, again, other = (augmentation(name)(images, draws(16, key)) for key in (1, 1, 2))
     assert torch.equal(torch.random.get_rng_state(), before)
     assert first.shape == images.shape and first.dtype == torch.float32
     assert first.min() >= 0 and first.max() <= 1
     assert torch.equal(first, again)
     assert torch.equal(first, other) == (name == "none")
+    chosen = torch.tensor([11, 2, 2, 7])
+    assert torch.equal(augmentation(name)(images[chosen], Draws(1, chosen)), first[chosen])
+
+
+@pytest.mark.parametrize("name", [*VIEWS, "blur"])
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32, torch.float64])
+def test_memory_format_and_type(name: str, dtype: torch.dtype) -> None:
+    settings = {**VIEWS, "blur": Augmentation(blur=0.5)}[name]
+    colour = (noise(8, 3, 10, 6) * 255).byte() if dtype == torch.uint8 else noise(8, 3, 10, 6).to(dtype)
+    views = settings(colour, draws(8))
+    assert views.dtype == torch.promote_types(dtype, torch.float32)
+    assert views.is_contiguous(memory_format=torch.channels_last)
+    last = colour.contiguous(memory_format=torch.channels_last)
+    kept = last.clone()
+    torch.testing.assert_close(settings(last, draws(8)), views)
+    assert torch.equal(last, kept)
+    assert settings(colour[:, :1], draws(8)).is_contiguous()
+
+
+@pytest.mark.parametrize("name", ["weak", "weak-crop", "strong", "glyph"])
+def test_views_are_one_graph(name: str) -> None:
+    def view(images: Tensor, key: Tensor, indices: Tensor) -> Tensor:
+        return VIEWS[name](images, Draws(key, indices))
+
+    inputs = (noise(4, 3, 8, 8) * 255).byte(), torch.tensor(2**40 + 5), torch.tensor([9, 4, 100, 3])
+    compiled = torch.compile(view, fullgraph=True, dynamic=False, backend="aot_eager")
+    torch.testing.assert_close(compiled(*inputs), view(*inputs))
 
 
 @pytest.mark.gpu
@@ -310,8 +338,8 @@ def test_views_follow_their_generator_alone(name: str, channels: int) -> None:
 @pytest.mark.parametrize("name", list(VIEWS))
 def test_same_views_on_another_device(name: str) -> None:
     images = noise(16, 3, 10, 8).float()
-    there = VIEWS[name](images.cuda(), seeded())
-    torch.testing.assert_close(there.cpu(), VIEWS[name](images, seeded()), atol=1e-4, rtol=0)
+    there = VIEWS[name](images.cuda(), Draws(0, torch.arange(16, device="cuda")))
+    torch.testing.assert_close(there.cpu(), VIEWS[name](images, draws(16)), atol=1e-4, rtol=0)
 
 
 def test_unknown_names_are_told_the_others() -> None:
@@ -327,7 +355,7 @@ def test_scaled() -> None:
     assert halves == pytest.approx((0.25, 10, 0.05, 0.5, 0.1))
     assert settings.scaled(1) == settings
     images = noise(8, 3, 6, 6)
-    assert torch.equal(settings.scaled(0)(images, seeded()), images)
+    assert torch.equal(settings.scaled(0)(images, draws(8)), images)
     with pytest.raises(ValueError, match="strength"):
         settings.scaled(1.5)
 
@@ -349,6 +377,6 @@ def test_rejects_bad_fields(field: str, value: object) -> None:
 @pytest.mark.parametrize("shape", [(3, 8, 8), (1, 2, 8, 8), (1, 3, 1, 8)])
 def test_rejects_other_images(shape: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match=r"images must be \[B, 1 or 3, H, W\]"):
-        VIEWS["weak"](torch.zeros(shape), seeded())
+        VIEWS["weak"](torch.zeros(shape), draws(1))
     with pytest.raises(ValueError, match="uint8 or floats"):
-        VIEWS["weak"](torch.zeros(1, 3, 8, 8, dtype=torch.int64), seeded())
+        VIEWS["weak"](torch.zeros(1, 3, 8, 8, dtype=torch.int64), draws(1))

@@ -37,6 +37,34 @@ def test_normalisation_of_a_constant_channel_is_zero() -> None:
     assert found(images.float() / 255)[:, 1].abs().max() < 1e-6
 
 
+def test_parts_are_measured_like_the_whole() -> None:
+    images = (noise(9, 3, 4, 5) * 255).byte()
+    images[:, 2] = 9
+    parts = (images[start : start + 4] for start in range(0, 9, 4))
+    assert normalisation_of(parts) == normalisation_of(images)
+    assert normalisation_of([images[:0], images]) == normalisation_of(images)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_type_and_memory_format_stay(dtype: torch.dtype) -> None:
+    images = noise(2, 3, 4, 5).to(dtype)
+    normalise = Normalisation((0.5, 0.25, 0.125), (0.5, 2.0, 4.0))
+    for format in (torch.contiguous_format, torch.channels_last):
+        normalised = normalise(images.contiguous(memory_format=format))
+        assert normalised.dtype == dtype and normalised.is_contiguous(memory_format=format)
+        for channel, (mean, std) in enumerate(zip(normalise.mean, normalise.std, strict=True)):
+            expected = (images[:, channel].double() - mean) / std
+            tolerance = 2 * torch.finfo(dtype).eps
+            torch.testing.assert_close(normalised[:, channel].double(), expected, atol=tolerance, rtol=tolerance)
+
+
+def test_normalisation_is_one_graph() -> None:
+    normalise = Normalisation((0.5, 0.25, 0.125), (0.5, 2.0, 4.0))
+    images = noise(2, 3, 4, 5)
+    compiled = torch.compile(normalise.__call__, fullgraph=True, dynamic=False, backend="aot_eager")
+    torch.testing.assert_close(compiled(images), normalise(images))
+
+
 def test_normalisation_rejects_what_does_not_fit() -> None:
     with pytest.raises(ValueError, match="std above 0"):
         Normalisation((0.5,), (0.0,))
@@ -46,3 +74,9 @@ def test_normalisation_rejects_what_does_not_fit() -> None:
         Normalisation((0.5,), (0.1,))(torch.zeros(1, 3, 2, 2))
     with pytest.raises(ValueError, match="uint8"):
         normalisation_of(torch.zeros(1, 1, 2, 2))
+    bytes_of_one = torch.zeros(1, 1, 2, 2, dtype=torch.uint8)
+    with pytest.raises(ValueError, match="1 channels; got 3"):
+        normalisation_of([bytes_of_one, bytes_of_one.expand(-1, 3, -1, -1)])
+    for none in ([], [bytes_of_one[:0]], bytes_of_one[:0]):
+        with pytest.raises(ValueError, match="got none"):
+            normalisation_of(none)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
-from inlay.data import ImageSet, load, source, splits
+from inlay.data import ImageSet, StreamedSet, load, open_images, source, splits
 from inlay.data.cache import write_cache
 from inlay.data.listing import Reader
 from inlay.errors import InlayError
@@ -132,6 +132,43 @@ def test_progress(folder: Path) -> None:
     calls: list[tuple[int, int]] = []
     load(folder, on_progress=lambda done, total: calls.append((done, total)))
     assert calls == [(4, 4)]
+
+
+def test_files_are_streamed_when_asked_or_when_they_take_half_of_the_memory(folder: Path) -> None:
+    decoded = 4 * 3 * 8 * 12
+    assert isinstance(open_images(folder), ImageSet)
+    assert isinstance(open_images(folder, memory=2 * decoded - 1, cache=False), StreamedSet)
+    assert isinstance(open_images(folder, memory=2 * decoded, cache=False), ImageSet)
+    assert isinstance(open_images(folder, size=16, memory=2 * decoded), StreamedSet)
+    assert isinstance(open_images(folder, stream=True), StreamedSet)
+    assert isinstance(open_images(folder, stream=False, memory=1), ImageSet)
+    assert isinstance(open_images([folder / "bee" / "0.png"], stream=True), StreamedSet)
+
+
+def test_a_cached_set_is_weighed_by_what_is_stored(folder: Path, cache_of_its_own: Path) -> None:
+    load(folder)
+    (stored,) = cache_of_its_own.iterdir()
+    assert isinstance(open_images(folder, memory=2 * stored.stat().st_size - 1), StreamedSet)
+    assert isinstance(open_images(folder, memory=2 * stored.stat().st_size), ImageSet)
+
+
+def test_arrays_are_never_streamed() -> None:
+    assert isinstance(open_images(PIXELS, stream=True), ImageSet)
+    assert isinstance(open_images((PIXELS, [0, 1]), memory=1), ImageSet)
+
+
+def test_a_streamed_set_is_returned_as_it_is_or_read_in_another_way(folder: Path) -> None:
+    streamed = open_images(folder, stream=True)
+    assert isinstance(streamed, StreamedSet)
+    assert open_images(streamed) is streamed
+    assert open_images(streamed, size=(8, 12), channels=3) is streamed
+    some = streamed.of_classes(["bee"])
+    smaller = open_images(some, size=4, channels=1, stream=True)
+    assert isinstance(smaller, StreamedSet)
+    assert (smaller.size, smaller.channels, smaller.class_names) == ((4, 4), 1, ("bee",))
+    decoded = load(some)
+    assert isinstance(decoded, ImageSet) and decoded.fingerprint() == some.fingerprint()
+    assert splits(streamed) == ()
 
 
 @pytest.mark.parametrize(

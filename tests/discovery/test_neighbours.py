@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from inlay.data.draws import Draws
 from inlay.discovery.neighbours import draw_partners, nearest_neighbours
 
 
@@ -62,7 +63,7 @@ def test_rejects_features_that_are_not_finite() -> None:
 def test_partners_are_neighbours_or_the_image_itself() -> None:
     neighbours = torch.tensor([[1, 2, 3], [0, 2, 3], [3, 0, 1], [2, 1, 0]])
     indices = torch.tensor([2, 0, 3]).repeat(4000)
-    partners = draw_partners(indices, neighbours, 0.6, torch.Generator().manual_seed(0))
+    partners = draw_partners(indices, neighbours, 0.6, Draws(0, torch.arange(12_000)))
     itself = partners == indices
     assert itself.float().mean().item() == pytest.approx(0.4, abs=0.02)
     for image in (2, 0, 3):
@@ -75,23 +76,25 @@ def test_partners_are_neighbours_or_the_image_itself() -> None:
 def test_share_of_none_and_of_all() -> None:
     neighbours = torch.tensor([[1], [2], [0]])
     indices = torch.tensor([2, 2, 1, 0])
-    generator = torch.Generator().manual_seed(0)
-    assert torch.equal(draw_partners(indices, neighbours, 0, generator), indices)
-    assert draw_partners(indices, neighbours, 1, generator).tolist() == [0, 0, 2, 1]
+    draws = Draws(0, indices)
+    assert torch.equal(draw_partners(indices, neighbours, 0, draws), indices)
+    assert draw_partners(indices, neighbours, 1, draws).tolist() == [0, 0, 2, 1]
 
 
-def test_partners_follow_the_generator() -> None:
+def test_partners_follow_the_draws() -> None:
     neighbours = nearest_neighbours(torch.randn(30, 3, generator=torch.Generator().manual_seed(0)), 5)
-    first, again, other = (
-        draw_partners(torch.arange(30), neighbours, 0.5, torch.Generator().manual_seed(seed)) for seed in (1, 1, 2)
-    )
+    indices = torch.arange(30)
+    first, again, other = (draw_partners(indices, neighbours, 0.5, Draws(key, indices)) for key in (1, 1, 2))
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
+    # An image finds the same partner whatever else is in its batch.
+    some = torch.tensor([20, 3, 3, 29])
+    assert torch.equal(draw_partners(some, neighbours, 0.5, Draws(1, some)), first[some])
 
 
 def test_rejects_bad_shares_and_shapes() -> None:
-    generator = torch.Generator()
+    draws = Draws(0, torch.arange(2))
     with pytest.raises(ValueError, match="share"):
-        draw_partners(torch.arange(2), torch.zeros(2, 1, dtype=torch.int64), 1.5, generator)
+        draw_partners(torch.arange(2), torch.zeros(2, 1, dtype=torch.int64), 1.5, draws)
     with pytest.raises(ValueError, match=r"neighbours \[N, count\]"):
-        draw_partners(torch.arange(2), torch.zeros(2, 0, dtype=torch.int64), 0.5, generator)
+        draw_partners(torch.arange(2), torch.zeros(2, 0, dtype=torch.int64), 0.5, draws)

@@ -95,6 +95,58 @@ def test_sampling_repeats_itself() -> None:
     assert torch.equal(first, second)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_features_equal_the_loop_reference(kind: StatisticsKind, dtype: torch.dtype) -> None:
+    features, labels = _data()
+    statistics = class_statistics(features, torch.tensor([0, 2, 3])[labels], 4, kind, allow_empty=True)
+    assert statistics.present == 3
+    noise = torch.randn(3, 5, 4, generator=torch.Generator().manual_seed(8), dtype=dtype)
+    found, classes = statistics.features_at(noise, 1.5)
+    assert found.shape == (15, 4) and found.dtype == dtype
+    assert classes.tolist() == [0] * 5 + [2] * 5 + [3] * 5
+    for row, index in enumerate((0, 2, 3)):
+        root = torch.eye(4, dtype=torch.float64)
+        if statistics.correlation is not None:
+            values, vectors = torch.linalg.eigh(statistics.correlation[index].double())
+            root = vectors @ torch.diag(values.clamp_min(0).sqrt()) @ vectors.T
+        std = statistics.std.expand(4, 4)[index].double()
+        for n in range(5):
+            for d in range(4):
+                mixed = sum(noise[row, n, e].item() * root[e, d].item() for e in range(4))
+                expected = statistics.mean[index, d].item() + 1.5 * std[d].item() * mixed
+                # The roots themselves are kept in float32.
+                assert found[5 * row + n, d].item() == pytest.approx(expected, rel=1e-5, abs=1e-5)
+
+
+def test_features_of_wider_noise_are_exact() -> None:
+    statistics = class_statistics(*_data(), 3, "diagonal")
+    noise = torch.full((3, 1, 4), 1 / 3, dtype=torch.float64)
+    found, _ = statistics.features_at(noise, 1.1)
+    for index in range(3):
+        for d in range(4):
+            expected = statistics.mean[index, d].item() + 1.1 * statistics.std[index, d].item() / 3
+            assert found[index, d].item() == pytest.approx(expected, rel=1e-14)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_features_are_one_graph_after_the_first_call(kind: StatisticsKind) -> None:
+    statistics = class_statistics(*_data(), 3, kind)
+    noise = torch.randn(3, 5, 4, generator=torch.Generator().manual_seed(8))
+    expected, classes = statistics.features_at(noise, 1.5)
+    compiled = torch.compile(lambda n: statistics.features_at(n, 1.5), fullgraph=True, backend="aot_eager")
+    found, found_classes = compiled(noise)
+    torch.testing.assert_close(found, expected)
+    assert torch.equal(found_classes, classes)
+
+
+def test_noise_of_another_shape_is_refused() -> None:
+    statistics = class_statistics(*_data(), 3)
+    for shape in ((3, 5), (2, 5, 4), (3, 5, 3)):
+        with pytest.raises(ValueError, match=r"noise must be \[3, n, 4\]"):
+            statistics.features_at(torch.zeros(shape))
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_a_gpu_draws_what_the_cpu_draws() -> None:

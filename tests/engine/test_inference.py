@@ -2,8 +2,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from inlay.data.streamed import HostPixels
 from inlay.engine import inference
-from inlay.engine.inference import features_of
+from inlay.engine.feed import Feed, ResidentFeed, StreamedFeed
+from inlay.engine.inference import features_of, first_images
 
 
 def _network() -> nn.Sequential:
@@ -20,12 +22,19 @@ def _images(count: int = 10) -> Tensor:
     return torch.randint(256, (count, 3, 6, 6), generator=torch.Generator().manual_seed(1)).to(torch.uint8)
 
 
+def _feed(streamed: bool = False) -> Feed:
+    return StreamedFeed(HostPixels(_images()), torch.device("cpu")) if streamed else ResidentFeed(_images())
+
+
 def _prepare(images: Tensor) -> Tensor:
     return images.float() / 255
 
 
+@pytest.mark.parametrize("streamed", [True, False])
 @pytest.mark.parametrize("pixels_per_batch", [1, 3 * 36, 5 * 36, 10**6])
-def test_features_equal_those_of_one_big_batch(pixels_per_batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_features_equal_those_of_one_big_batch(
+    pixels_per_batch: int, streamed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(inference, "_PIXELS_PER_BATCH", pixels_per_batch)
     network, images = _network(), _images()
     sizes: list[int] = []
@@ -34,7 +43,7 @@ def test_features_equal_those_of_one_big_batch(pixels_per_batch: int, monkeypatc
         sizes.append(len(chunk))
         return _prepare(chunk)
 
-    found = features_of(network, images, prepare)
+    found = features_of(network, _feed(streamed), prepare)
     whole = max(1, pixels_per_batch // 36)
     assert sizes == [min(whole, 10 - start) for start in range(0, 10, whole)]
     with torch.no_grad():
@@ -43,9 +52,13 @@ def test_features_equal_those_of_one_big_batch(pixels_per_batch: int, monkeypatc
     assert not found.requires_grad
 
 
-def test_features_are_float32() -> None:
-    found = features_of(_network().double(), _images(), lambda images: _prepare(images).double())
-    assert found.dtype == torch.float32
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [(torch.bfloat16, torch.float32), (torch.float32, torch.float32), (torch.float64, torch.float64)],
+)
+def test_features_are_at_least_float32(given: torch.dtype, wanted: torch.dtype) -> None:
+    found = features_of(_network().to(given), _feed(), lambda images: _prepare(images).to(given))
+    assert found.dtype == wanted
 
 
 def test_every_module_keeps_its_mode_and_its_statistics() -> None:
@@ -53,15 +66,21 @@ def test_every_module_keeps_its_mode_and_its_statistics() -> None:
     network[1].eval()
     modes = [module.training for module in network.modules()]
     state = {name: tensor.clone() for name, tensor in network.state_dict().items()}
-    features_of(network, _images(), _prepare)
+    features_of(network, _feed(), _prepare)
     assert [module.training for module in network.modules()] == modes
     assert all(torch.equal(tensor, state[name]) for name, tensor in network.state_dict().items())
-    features_of(network.eval(), _images(), _prepare)
+    features_of(network.eval(), _feed(), _prepare)
     assert not any(module.training for module in network.modules())
 
 
 def test_modes_come_back_after_an_error() -> None:
     network = _network().train()
     with pytest.raises(RuntimeError):
-        features_of(network, _images(), lambda images: images[:, :2].float())
+        features_of(network, _feed(), lambda images: images[:, :2].float())
     assert all(module.training for module in network.modules())
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+@pytest.mark.parametrize("count", [1, 4, 10, 99])
+def test_first_images_are_the_first_ones_or_all(count: int, streamed: bool) -> None:
+    assert torch.equal(first_images(_feed(streamed), count), _images()[:count])

@@ -1,12 +1,17 @@
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from inlay.engine.loop import Batch, Loop
+from inlay.data.streamed import HostPixels
+from inlay.engine.batch import Batch
+from inlay.engine.feed import Feed, ResidentFeed, StreamedFeed
+from inlay.engine.loop import Companions, Loop
+from inlay.engine.order import Order
 from inlay.engine.schedule import cosine
+from inlay.engine.work import Work
 from inlay.settings import TrainingSettings
 
 
@@ -27,7 +32,7 @@ class RecordingProgress:
         self.news.append(("finish",))
 
 
-class Point(nn.Module):
+class Number(nn.Module):
     """One weight, so that every step can be computed by hand."""
 
     def __init__(self, value: float = 1.0) -> None:
@@ -35,17 +40,49 @@ class Point(nn.Module):
         self.weight = nn.Parameter(torch.tensor(value, dtype=torch.float64))
 
 
-def _loop(images: int, settings: TrainingSettings, seed: int = 0, point: Point | None = None) -> Loop:
-    return Loop("a test", {"point": point or Point()}, settings, images, seed)
+class Point(Work):
+    """One weight w under the losses w² and w."""
+
+    def __init__(self, value: float = 1.0, linear: Callable[[float], float] = lambda progress: 0.0) -> None:
+        super().__init__()
+        self.number = Number(value)
+        self._linear = linear
+        self.batches: list[Batch] = []
+        self.modes: list[bool] = []
+
+    @property
+    def weight(self) -> nn.Parameter:
+        return self.number.weight
+
+    def weights(self, progress: float) -> dict[str, float]:
+        return {"square": 1.0, "linear": self._linear(progress)}
+
+    def forward(self, batch: Batch) -> dict[str, Tensor]:
+        self.batches.append(batch.copied())
+        self.modes.append(self.number.training)
+        return {"linear": self.weight * 1, "square": self.weight.square()}
+
+
+def _images(count: int) -> Tensor:
+    """Images that tell their own position."""
+    return torch.arange(count, dtype=torch.uint8)[:, None, None, None].expand(count, 1, 2, 2).clone()
+
+
+def _loop(
+    images: int,
+    settings: TrainingSettings,
+    seed: int = 0,
+    point: Point | None = None,
+    companions: Companions | None = None,
+    feed: Feed | None = None,
+) -> Loop:
+    return Loop("a test", point or Point(), settings, feed or ResidentFeed(_images(images)), seed, companions)
 
 
 def _batches(loop: Loop) -> list[Batch]:
-    batches = []
-    with loop:
-        for batch in loop:
-            batches.append(batch)
-            loop.update({"loss": next(loop.modules["point"].parameters()).square()})
-    return batches
+    assert isinstance(loop.work, Point)
+    loop.run()
+    return loop.work.batches
 
 
 def _epochs(loop: Loop) -> list[list[Tensor]]:
@@ -64,10 +101,11 @@ def test_divisible_epoch_visits_every_image_once() -> None:
     assert orders[0] != orders[1] != orders[2] != orders[0]
 
 
-def test_images_are_spread_evenly_over_the_batches_of_an_epoch() -> None:
-    for epoch in _epochs(_loop(14, TrainingSettings(epochs=5, batch=4))):
-        assert sorted(len(indices) for indices in epoch) == [3, 3, 4, 4]
-        assert sorted(torch.cat(epoch).tolist()) == list(range(14))
+def test_batches_come_in_the_order_of_the_seed() -> None:
+    for images, batch in ((14, 4), (9, 8), (100, 40)):
+        order = Order(images, batch, seed=3)
+        for number, epoch in enumerate(_epochs(_loop(images, TrainingSettings(epochs=3, batch=batch), seed=3))):
+            assert torch.equal(torch.stack(epoch), order.epoch(number))
 
 
 def test_batch_larger_than_the_set_is_the_set() -> None:
@@ -75,73 +113,129 @@ def test_batch_larger_than_the_set_is_the_set() -> None:
     assert [[sorted(indices.tolist()) for indices in epoch] for epoch in epochs] == [[[0, 1, 2, 3, 4]]] * 2
 
 
-def test_steps_and_progress_are_counted() -> None:
-    batches = _batches(_loop(8, TrainingSettings(epochs=2, batch=4)))
-    assert [batch.step for batch in batches] == [0, 1, 2, 3]
-    assert [batch.progress for batch in batches] == [0.0, 0.25, 0.5, 0.75]
+@pytest.mark.parametrize("streamed", [True, False])
+def test_batches_hold_the_images_they_name(streamed: bool) -> None:
+    images = _images(14)
+    feed = StreamedFeed(HostPixels(images), torch.device("cpu")) if streamed else ResidentFeed(images)
+    for batch in _batches(_loop(14, TrainingSettings(epochs=2, batch=4), feed=feed)):
+        assert torch.equal(batch.images, images[batch.indices])
+        assert batch.partners is batch.images and torch.equal(batch.rows, batch.indices)
+
+
+def test_companions_choose_the_images_of_the_second_view() -> None:
+    asked: list[int] = []
+
+    def companions(indices: Tensor, key: int) -> Tensor:
+        asked.append(key)
+        return (indices + 1 + key % 3) % 14
+
+    images = _images(14)
+    batches = _batches(_loop(14, TrainingSettings(epochs=2, batch=4), companions=companions))
+    assert len(asked) == len(batches) == len(set(asked))
+    for key, batch in zip(asked, batches, strict=True):
+        assert torch.equal(batch.images, images[batch.indices])
+        assert torch.equal(batch.partners, images[(batch.indices + 1 + key % 3) % 14])
+
+
+def test_companions_change_neither_the_order_nor_the_keys() -> None:
+    settings = TrainingSettings(epochs=2, batch=4)
+    alone, paired = (_batches(_loop(14, settings, companions=c)) for c in (None, lambda indices, key: indices))
+    for one, other in zip(alone, paired, strict=True):
+        assert torch.equal(one.indices, other.indices) and torch.equal(one.key, other.key)
+
+
+def test_the_work_is_told_its_progress() -> None:
+    told: list[float] = []
+
+    def linear(progress: float) -> float:
+        told.append(progress)
+        return progress
+
+    _loop(8, TrainingSettings(epochs=2, batch=4), point=Point(linear=linear)).run()
+    assert told == [0.0, 0.0, 0.25, 0.5, 0.75]  # once for the names of the losses, and in every step
 
 
 def test_randomness_is_a_function_of_seed_and_step() -> None:
-    def draws(seed: int) -> list[tuple[list[int], float]]:
+    def draws(seed: int) -> list[tuple[list[int], int]]:
         batches = _batches(_loop(8, TrainingSettings(epochs=2, batch=4), seed))
-        return [(batch.indices.tolist(), torch.rand(1, generator=batch.generator).item()) for batch in batches]
+        assert all(batch.key.dtype == torch.int64 and batch.key.ndim == 0 for batch in batches)
+        return [(batch.indices.tolist(), int(batch.key)) for batch in batches]
 
     first = draws(1)
     assert draws(1) == first
-    assert draws(2) != first
-    assert len({number for _, number in first}) == len(first)
+    assert not {key for _, key in draws(2)} & {key for _, key in first}
+    assert len({key for _, key in first}) == len(first)
 
 
 def test_global_randomness_is_left_alone() -> None:
     state = torch.get_rng_state()
-    _batches(_loop(8, TrainingSettings(epochs=2, batch=4)))
+    _loop(8, TrainingSettings(epochs=2, batch=4)).run()
     assert torch.equal(torch.get_rng_state(), state)
 
 
-def _rates(settings: TrainingSettings) -> list[float]:
-    loop, rates = _loop(8, settings), []
-    with loop:
-        for _ in loop:
-            loop.update({"loss": next(loop.modules["point"].parameters()).square()})
-            rates.append(loop.optimizer.param_groups[0]["lr"])
-    return rates
+class WatchedLoop(Loop):
+    """Remembers the learning rate and the weight after each step."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.rates: list[float] = []
+        self.passed: list[float] = []
+
+    def take_step(self, batch: Batch) -> None:
+        super().take_step(batch)
+        self.rates.append(self.optimizer.param_groups[0]["lr"])
+        assert isinstance(self.work, Point)
+        self.passed.append(self.work.weight.item())
+
+
+def _watched(images: int, settings: TrainingSettings, point: Point | None = None) -> WatchedLoop:
+    loop = WatchedLoop("a test", point or Point(), settings, ResidentFeed(_images(images)), 0)
+    loop.run()
+    return loop
 
 
 def test_cosine_schedule_is_applied() -> None:
-    rates = _rates(TrainingSettings(epochs=5, batch=4, learning_rate=0.3))
+    rates = _watched(8, TrainingSettings(epochs=5, batch=4, learning_rate=0.3)).rates
     assert rates == pytest.approx([0.3 * cosine(step / 10) for step in range(10)])
 
 
 def test_step_schedule_is_applied() -> None:
     settings = TrainingSettings(epochs=5, batch=4, learning_rate=0.3, schedule="step", decay_at=(0.5, 0.8))
-    assert _rates(settings) == pytest.approx([0.3] * 5 + [0.03] * 3 + [0.003] * 2)
+    assert _watched(8, settings).rates == pytest.approx([0.3] * 5 + [0.03] * 3 + [0.003] * 2)
 
 
 @pytest.mark.parametrize(("momentum", "nesterov"), [(0.0, True), (0.9, False), (0.9, True)])
 def test_steps_against_sgd_by_hand(momentum: float, nesterov: bool) -> None:
-    """Two losses, w² and 3w, with weight decay: the gradient of their sum is 2w + 3 + 0.01 w."""
+    """Losses w² and 3(1 - p)w at progress p, with weight decay: their gradient is 2w + 3(1 - p) + 0.01 w."""
     settings = TrainingSettings(3, 4, 0.1, momentum, nesterov, 0.01, "step")
-    point = Point(2.0)
-    loop = _loop(4, settings, point=point)
+    loop = _watched(4, settings, Point(2.0, linear=lambda progress: 3 * (1 - progress)))
     weight, velocity = 2.0, 0.0
-    with loop:
-        for _ in loop:
-            loop.update({"square": point.weight.square(), "linear": 3 * point.weight})
-            gradient = 2 * weight + 3 + 0.01 * weight
-            velocity = momentum * velocity + gradient
-            weight -= 0.1 * (gradient + momentum * velocity if nesterov else velocity)
-            assert point.weight.item() == pytest.approx(weight, rel=1e-12)
+    assert len(loop.passed) == 3
+    for step, passed in enumerate(loop.passed):
+        gradient = 2 * weight + 3 * (1 - step / 3) + 0.01 * weight
+        velocity = momentum * velocity + gradient
+        weight -= 0.1 * (gradient + momentum * velocity if nesterov else velocity)
+        assert passed == pytest.approx(weight, rel=1e-12)
+
+
+class Pair(Work):
+    def __init__(self) -> None:
+        super().__init__()
+        self.frozen, self.trained = Number().requires_grad_(False), Number()
+
+    def weights(self, progress: float) -> dict[str, float]:
+        return {"loss": 1.0}
+
+    def forward(self, batch: Batch) -> dict[str, Tensor]:
+        return {"loss": (self.frozen.weight * self.trained.weight).square()}
 
 
 def test_frozen_parameters_are_not_trained() -> None:
-    frozen, trained = Point().requires_grad_(False), Point()
+    pair = Pair()
     settings = TrainingSettings(epochs=2, batch=4, weight_decay=0.5)
-    loop = Loop("a test", {"frozen": frozen, "trained": trained}, settings, 8, seed=0)
-    with loop:
-        for _ in loop:
-            loop.update({"loss": (frozen.weight * trained.weight).square()})
-    assert frozen.weight.item() == 1.0
-    assert trained.weight.item() != 1.0
+    Loop("a test", pair, settings, ResidentFeed(_images(8)), seed=0).run()
+    assert pair.frozen.weight.item() == 1.0
+    assert pair.trained.weight.item() != 1.0
 
 
 def test_nothing_to_train_is_refused() -> None:
@@ -150,40 +244,45 @@ def test_nothing_to_train_is_refused() -> None:
 
 
 def test_modules_are_put_into_training_mode() -> None:
-    loop = _loop(8, TrainingSettings(epochs=1, batch=4), point=Point().eval())
-    with loop:
-        assert loop.modules["point"].training
+    point = Point().eval()
+    _loop(8, TrainingSettings(epochs=1, batch=4), point=point).run()
+    assert point.modes == [True, True]
 
 
-def test_forgotten_update_is_refused() -> None:
-    loop = _loop(8, TrainingSettings(epochs=1, batch=4))
-    with loop, pytest.raises(RuntimeError, match="update must be called once for each batch"):
-        for _ in loop:
-            pass
+def test_a_rehearsal_takes_the_first_steps_alone() -> None:
+    settings = TrainingSettings(epochs=3, batch=4)
+    whole = _watched(12, settings)
+    part = WatchedLoop("a test", Point(), settings, ResidentFeed(_images(12)), 0, last_step=5)
+    part.run()
+    assert part.step == 5 and part.passed == whole.passed[:5]
+    assert len(whole.passed) == 9
 
 
-def test_second_update_is_refused() -> None:
-    loop = _loop(8, TrainingSettings(epochs=1, batch=4))
-    with loop, pytest.raises(RuntimeError, match="update must be called once for each batch"):
-        for _ in loop:
-            for _ in range(2):
-                loop.update({"loss": next(loop.modules["point"].parameters()).square()})
+def test_time_and_images_are_counted() -> None:
+    loop = _loop(14, TrainingSettings(epochs=2, batch=4))
+    loop.run()
+    assert loop.timing.images == (loop.total - 1) * 4  # the first step makes the step ready
+    for seconds in (loop.timing.warm_up_seconds, loop.timing.train_seconds, loop.timing.waiting_seconds):
+        assert seconds > 0
 
 
 def test_progress_is_told() -> None:
     progress = RecordingProgress()
-    point = Point(2.0)
     settings = TrainingSettings(epochs=1, batch=4, learning_rate=0.0)
-    with Loop("a test", {"point": point}, settings, 4, seed=0, progress=progress) as loop:
-        for _ in loop:
-            loop.update({"square": point.weight.square(), "linear": 3 * point.weight})
+    point = Point(2.0, linear=lambda progress: 3.0)
+    Loop("a test", point, settings, ResidentFeed(_images(4)), seed=0, progress=progress).run()
     losses = {"total": 10.0, "square": 4.0, "linear": 6.0}
     assert progress.news == [("start", "a test", 1, 0), ("step", 1, losses), ("finish",)]
 
 
+class Failing(Point):
+    def forward(self, batch: Batch) -> dict[str, Tensor]:
+        raise ZeroDivisionError
+
+
 def test_progress_is_ended_after_an_error() -> None:
     progress = RecordingProgress()
-    loop = Loop("a test", {"point": Point()}, TrainingSettings(), 4, seed=0, progress=progress)
-    with pytest.raises(ZeroDivisionError), loop:
-        raise ZeroDivisionError
+    loop = Loop("a test", Failing(), TrainingSettings(), ResidentFeed(_images(4)), seed=0, progress=progress)
+    with pytest.raises(ZeroDivisionError):
+        loop.run()
     assert progress.news[-1] == ("finish",)

@@ -1,15 +1,22 @@
+import itertools
 import os
 import re
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from inlay.data.draws import Draws
+from inlay.engine import interrupt
+from inlay.engine.batch import Batch
 from inlay.engine.checkpoint import read_tensors, training_state
+from inlay.engine.feed import ResidentFeed
 from inlay.engine.loop import Keeping, Loop
+from inlay.engine.work import Work
 from inlay.errors import InlayError, Interrupted, TrainingDivergedError
 from inlay.settings import TrainingSettings
 
@@ -25,31 +32,46 @@ class Stop(Exception):
     """Stands for the end of the process, at a moment when the loop is told nothing."""
 
 
-def _modules(channels_last: bool = True) -> dict[str, nn.Module]:
-    with torch.random.fork_rng():
-        torch.manual_seed(4)
-        network = nn.Sequential(
-            nn.Conv2d(3, 6, 3, padding=1, bias=False), nn.BatchNorm2d(6), nn.ReLU(), nn.Conv2d(6, 4, 3, groups=2)
-        )
-        head = nn.Linear(4, 2)
-    layout = torch.channels_last if channels_last else torch.contiguous_format
-    return {"network": network.to(memory_format=layout), "head": head}  # type: ignore[call-overload]
+class Noisy(Work):
+    """A small network on images with noise of each step; `disturb` may act in a step, or give another loss for it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        with torch.random.fork_rng():
+            torch.manual_seed(4)
+            network = nn.Sequential(
+                nn.Conv2d(3, 6, 3, padding=1, bias=False), nn.BatchNorm2d(6), nn.ReLU(), nn.Conv2d(6, 4, 3, groups=2)
+            )
+            self.head = nn.Linear(4, 2)
+        self.network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.disturb: Callable[[], Tensor | None] = lambda: None
+
+    def weights(self, progress: float) -> dict[str, float]:
+        return {"loss": 1.0, "more": 0.1 + progress}
+
+    def forward(self, batch: Batch) -> dict[str, Tensor]:
+        noise = Draws(batch.key, batch.rows).normal(3, 5, 5)
+        views = batch.images / 128 + batch.partners / 256 - 1 + noise
+        features = self.network(views.to(memory_format=torch.channels_last)).mean(dim=(2, 3))
+        other = self.disturb()
+        loss = self.head(features).square().mean() if other is None else other
+        return {"loss": loss, "more": features.abs().mean()}
 
 
-def _loop(keeping: Keeping, modules: dict[str, nn.Module] | None = None) -> Loop:
-    return Loop("stage 1", modules or _modules(), SETTINGS, IMAGES, seed=7, keeping=keeping)
+def _companions(indices: Tensor, key: int) -> Tensor:
+    return Draws(key, indices).choice(IMAGES)
+
+
+def _loop(keeping: Keeping) -> Loop:
+    images = torch.randint(256, (IMAGES, 3, 5, 5), generator=torch.Generator().manual_seed(1)).to(torch.uint8)
+    return Loop("stage 1", Noisy(), SETTINGS, ResidentFeed(images), 7, _companions, keeping)
 
 
 def _train(loop: Loop, disturb: Disturbance = lambda step, loop: None) -> None:
-    """Train on noise that each step draws; `disturb` may act in a step, or give another loss for it."""
-    images = torch.randn(IMAGES, 3, 5, 5, generator=torch.Generator().manual_seed(1))
-    with loop:
-        for batch in loop:
-            views = images[batch.indices] + torch.randn(4, 3, 5, 5, generator=batch.generator)
-            features = loop.modules["network"](views.to(memory_format=torch.channels_last)).mean(dim=(2, 3))
-            loss = loop.modules["head"](features).square().mean()
-            other = disturb(batch.step, loop)
-            loop.update({"loss": loss if other is None else other, "more": 0.1 * features.abs().mean()})
+    """Train; `disturb` may act in a step, or give another loss for it."""
+    assert isinstance(loop.work, Noisy)
+    loop.work.disturb = lambda: disturb(loop.step, loop)
+    loop.run()
 
 
 def _stop_at(moment: int) -> Disturbance:
@@ -70,7 +92,8 @@ def _press_ctrl_c_at(moment: int, times: int = 1) -> Disturbance:
 
 
 def _state(loop: Loop) -> dict[str, Tensor]:
-    return {name: tensor.clone() for name, tensor in training_state(loop.modules, loop.optimizer)[0].items()}
+    tensors, _ = training_state(dict(loop.work.named_children()), loop.optimizer)
+    return {name: tensor.clone() for name, tensor in tensors.items()}
 
 
 def _different(found: dict[str, Tensor], wanted: dict[str, Tensor]) -> list[str]:
@@ -108,7 +131,7 @@ def test_layout_in_memory_survives_a_stop(tmp_path: Path) -> None:
         _train(_loop(keeping), _stop_at(3))
     loop = _loop(keeping)
     _train(loop)
-    kernel = loop.modules["network"].get_parameter("0.weight")
+    kernel = loop.work.get_parameter("network.0.weight")
     for tensor in (kernel, loop.optimizer.state[kernel]["momentum_buffer"]):
         assert tensor.is_contiguous(memory_format=torch.channels_last)
         assert not tensor.is_contiguous()
@@ -179,7 +202,9 @@ def test_ctrl_c_without_a_checkpoint_says_so() -> None:
         _train(_loop(Keeping()), _press_ctrl_c_at(5))
 
 
-def test_second_ctrl_c_stops_at_once(tmp_path: Path) -> None:
+def test_second_ctrl_c_stops_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = itertools.count(step=2.0)
+    monkeypatch.setattr(interrupt, "time", SimpleNamespace(monotonic=lambda: next(clock)))
     before = signal.getsignal(signal.SIGINT)
     loop = _loop(Keeping(tmp_path / "state", seconds=NEVER))
     with pytest.raises(KeyboardInterrupt):
@@ -196,7 +221,7 @@ def test_loss_that_is_not_finite_keeps_the_last_good_state(
     keeping = Keeping(tmp_path / "state", seconds=0)
     loop = _loop(keeping)
     sentence = (
-        r"^stage 1 stopped at step 7 of 12 because the loss '\w+' is not finite; the last good state is kept; try a "
+        r"^stage 1 stopped at step 8 of 12 because the loss '\w+' is not finite; the last good state is kept; try a "
         r"lower learning rate, such as --set \S+learning_rate=0\.01 --restart\.$"
     )
     with pytest.raises(TrainingDivergedError, match=sentence):
@@ -219,7 +244,7 @@ def test_weight_that_is_not_finite_is_never_kept(tmp_path: Path) -> None:
     loop = _loop(Keeping(tmp_path / "state", seconds=0))
 
     def leap(step: int, loop: Loop) -> Tensor | None:
-        weight = loop.modules["head"].get_parameter("weight")
+        weight = loop.work.get_parameter("head.weight")
         return 3e38 * (weight - weight.detach()).sum() if step == 5 else None
 
     with pytest.raises(

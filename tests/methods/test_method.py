@@ -49,25 +49,37 @@ def test_a_term_without_weight_is_not_computed(name: str) -> None:
     task = tiny_task(quick("paper", {WEIGHTS[name]: 0.0}))
     adm = method("adm")
     terms = tuple(replace(term, loss=refuse) if term.name == name else term for term in adm.terms)
-    losses = replace(adm, terms=terms).losses(outputs_of(task, tiny_model(task)))
+    changed = replace(adm, terms=terms)
+    losses = changed.losses(outputs_of(task, tiny_model(task)))
     assert losses.keys() == {term.name for term in adm.terms} - {name}
+    assert changed.weights(task.settings, 0.5).keys() == losses.keys()
 
 
-def test_losses_are_weighted() -> None:
-    task = tiny_task(quick("paper", {"contrastive.weight": 2.0, "distillation.weight": 0.5}))
+def test_losses_come_without_their_weights() -> None:
+    settings = quick("paper", {"contrastive.weight": 2.0, "distillation.weight": 0.5})
+    task = tiny_task(settings)
     outputs = outputs_of(task, tiny_model(task))
-    losses = method("adm").losses(outputs)
-    unweighted = {term.name: term.loss(outputs) for term in TERMS}
-    assert losses["contrastive"].item() == pytest.approx(2.0 * unweighted["contrastive"].item())
-    assert losses["distillation"].item() == pytest.approx(0.5 * unweighted["distillation"].item())
+    losses, weights = method("adm").losses(outputs), method("adm").weights(settings, 1.0)
+    assert losses.keys() == weights.keys() == {term.name for term in method("adm").terms}
+    for term in method("adm").terms:
+        assert losses[term.name].item() == pytest.approx(term.loss(outputs).item())
+        assert weights[term.name] == term.weight(settings, 1.0)
+    assert (weights["contrastive"], weights["distillation"]) == (2.0, 0.5)
 
 
-def test_self_training_is_ramped_by_the_progress_of_the_batch() -> None:
-    task = tiny_task(quick("paper", {"self_training.weight": 1.0}))
-    model = tiny_model(task)
-    early, late = (method("adm").losses(outputs_of(task, model, progress)) for progress in (0.0, 1.0))
-    ratio = early["self-training"].item() / late["self-training"].item()
-    assert ratio == pytest.approx(0.006737947, rel=1e-4)
+@pytest.mark.parametrize("name", ["inlay", "paper"])
+def test_weights_are_always_of_the_same_losses_in_the_same_order(name: str) -> None:
+    settings = quick(name, {"self_training.weight": 0.1})
+    task = tiny_task(settings)
+    names = list(method(settings.method).losses(outputs_of(task, tiny_model(task))))
+    for progress in (0.0, 1e-9, 0.3, 1.0):
+        assert list(method(settings.method).weights(settings, progress)) == names
+
+
+def test_self_training_is_ramped_by_the_progress() -> None:
+    settings = quick("paper", {"self_training.weight": 1.0})
+    early, late = (method("adm").weights(settings, progress)["self-training"] for progress in (0.0, 1.0))
+    assert late == 1.0 and early == pytest.approx(0.006737947, rel=1e-4)
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,8 @@
 import copy
 import hashlib
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from types import TracebackType
 
 import pytest
 import torch
@@ -13,56 +12,44 @@ from torch import Tensor, nn
 
 import slow_losses
 from inlay import branches
-from inlay.data.normalisation import Normalisation
+from inlay.data.augment import augmentation
+from inlay.data.draws import Draws
 from inlay.discovery.drift import drift_map
 from inlay.discovery.refit import refit_linear
-from inlay.discovery.statistics import ClassStatistics, class_statistics
-from inlay.engine.loop import Batch, Loop
-from inlay.engine.randomness import generator
+from inlay.discovery.statistics import class_statistics
+from inlay.engine.batch import Batch
+from inlay.engine.inference import first_images
+from inlay.engine.loop import Companions, Loop
+from inlay.engine.randomness import derive_seed, generator
+from inlay.engine.work import Work
 from inlay.heads import grow
 from inlay.methods import Method, StageOutcome, StageTask, adaptive_discovering_and_merging, method
-from inlay.methods.model import StageOutputs, Views
+from inlay.methods.model import StageModel, StageOutputs
+from inlay.methods.stage import DiscoveryWork
 from inlay.settings import Settings
-from tiny_stage import OLD_CLASSES, SEED, quick, tiny_task
-
-
-class DoubleNormalisation(Normalisation):
-    def __call__(self, images: Tensor) -> Tensor:
-        return super().__call__(images.double())
+from tiny_digits import News
+from tiny_stage import OLD_CLASSES, SEED, images_of, quick, tiny_task
 
 
 class WalkedLoop(Loop):
-    """Trains in double precision and remembers every state it passes through."""
+    """Remembers every state it passes through."""
 
     def __post_init__(self) -> None:
-        for module in self.modules.values():
-            module.double()
         super().__post_init__()
         self.batches: list[Batch] = []
         self.before: list[dict[str, nn.Module]] = []
         self.losses: list[dict[str, float]] = []
-        self.totals: list[float] = []
         self.after: dict[str, nn.Module] = {}
 
-    def __iter__(self) -> Iterator[Batch]:
-        for batch in super().__iter__():
-            self.batches.append(batch)
-            self.before.append(copy.deepcopy(dict(self.modules)))
-            yield batch
+    def take_step(self, batch: Batch) -> None:
+        self.batches.append(batch)
+        self.before.append(copy.deepcopy(dict(self.work.named_children())))
+        super().take_step(batch)
+        self.losses.append(dict(zip(self._stepper.names, self._stepper.values.tolist(), strict=True)))
 
-    def update(self, losses: Mapping[str, Tensor]) -> None:
-        self.losses.append({name: loss.item() for name, loss in losses.items()})
-        super().update(losses)
-        self.totals.append(self._losses["total"].item())
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        super().__exit__(kind, error, trace)
-        self.after = copy.deepcopy(dict(self.modules))
-        for name, module in self.modules.items():
-            if name != "trunk":  # what follows the merge works on features in single precision
-                module.float()
+    def run(self) -> None:
+        super().run()
+        self.after = copy.deepcopy(dict(self.work.named_children()))
 
 
 @dataclass(frozen=True)
@@ -84,11 +71,18 @@ class Walk:
     features: tuple[list[Tensor], ...]
     outcome: StageOutcome
     fingerprint_before: str
+    told: list[dict[str, float]]
 
     def views(self, step: int) -> tuple[Tensor, Tensor]:
         """Draw the views of a step once more."""
-        fresh = replace(self.loop.batches[step], generator=generator(SEED, "step", step))
-        return Views(self.task)(fresh)
+        indices = self.loop.batches[step].indices
+        images, draws = images_of(self.task)[indices], Draws(key_of(step), indices)
+        first, second = (augmentation("glyph")(images, draws) for _ in range(2))
+        return self.task.normalise(first.double()), self.task.normalise(second.double())
+
+
+def key_of(step: int) -> int:
+    return derive_seed(SEED, "step", step)
 
 
 def fingerprint(module: nn.Module) -> str:
@@ -102,28 +96,18 @@ def fingerprint(module: nn.Module) -> str:
 def walk() -> Walk:
     settings = quick("paper", {"training.batch": 16, "training.epochs": 2, "replay.per_class": 4})
     single = tiny_task(settings)
-    normalise = DoubleNormalisation(single.normalise.mean, single.normalise.std)
-    old = single.statistics
-    task = StageTask(
-        network=single.network.double(),
-        head=single.head.double(),
-        statistics=ClassStatistics(old.mean.double(), old.counts, old.std.double()),
-        images=single.images,
-        classes=single.classes,
-        normalise=normalise,
-        settings=settings,
-        seed=SEED,
-    )
+    task = replace(single, network=single.network.double(), head=single.head.double())
     loops: list[WalkedLoop] = []
+    news = News()
 
-    def make_loop(modules: Mapping[str, nn.Module]) -> Loop:
-        loops.append(WalkedLoop("the walk", modules, settings.training, len(task.images), SEED))
+    def make_loop(work: Work, companions: Companions | None) -> Loop:
+        loops.append(WalkedLoop("the walk", work, settings.training, task.feed, SEED, companions, progress=news))
         return loops[-1]
 
     walked = WalkedMethod(**vars(method("adm")), features=([], []))
     before = fingerprint(task.network)
     outcome = adaptive_discovering_and_merging(task, walked, make_loop)
-    return Walk(task, loops[0], walked.features, outcome, before)
+    return Walk(task, loops[0], walked.features, outcome, before, news.losses)
 
 
 def test_line_2_the_hybrid_is_the_base_with_branches_and_starts_at_its_function(walk: Walk) -> None:
@@ -135,16 +119,16 @@ def test_line_2_the_hybrid_is_the_base_with_branches_and_starts_at_its_function(
     assert units.keys() == convolutions.keys() and len(units) == 7
     for name, unit in units.items():
         assert fingerprint(unit.base) == fingerprint(convolutions[name])
-    inputs = walk.task.prepare(walk.task.images)
+    inputs = walk.task.first_inputs(len(walk.task.feed))
     with torch.no_grad():
         assert torch.equal(copy.deepcopy(start).eval()(inputs), walk.task.network(inputs))
 
 
 def test_line_3_every_epoch_visits_every_image_once(walk: Walk) -> None:
     visited = torch.cat([batch.indices for batch in walk.loop.batches]).view(2, -1)
-    assert visited.shape == (2, len(walk.task.images))
+    assert visited.shape == (2, len(walk.task.feed))
     for epoch in visited:
-        assert sorted(epoch.tolist()) == list(range(len(walk.task.images)))
+        assert sorted(epoch.tolist()) == list(range(len(walk.task.feed)))
     assert not torch.equal(visited[0], visited[1])
 
 
@@ -169,10 +153,10 @@ def expected_losses(walk: Walk, step: int) -> dict[str, float]:
         frozen = walk.task.network(views[0])
         novel, joint = modules["novel_head"](first), modules["joint_head"](first)
         projections = [modules["projector"](view) for view in (first, second)]
-        randomness = generator(SEED, "step", step)
-        Views(walk.task)(replace(walk.loop.batches[step], generator=randomness))  # replay draws after the views
-        samples, labels = walk.task.statistics.sample(settings.replay.per_class, randomness, settings.replay.scale)
-        replayed = modules["joint_head"](samples)
+        shape = (OLD_CLASSES, settings.replay.per_class, first.shape[1])
+        noise = Draws(key_of(step) + 1, torch.arange(shape[0] * shape[1])).normal(shape[2])
+        samples, labels = walk.task.statistics.features_at(noise.view(shape), settings.replay.scale)
+        replayed = modules["joint_head"](samples.double())
     ramp = math.exp(-5 * (1 - min(step / walk.loop.total, 0.25) / 0.25) ** 2)
     return {
         "contrastive": 1.0 * slow_losses.contrastive(projections[0], projections[1], temperature=0.5),
@@ -185,12 +169,26 @@ def expected_losses(walk: Walk, step: int) -> dict[str, float]:
 
 
 def test_line_5_the_loss_is_the_sum_of_every_term_of_the_paper(walk: Walk) -> None:
-    for step, (losses, total) in enumerate(zip(walk.loop.losses, walk.loop.totals, strict=True)):
+    for step, losses in enumerate(walk.loop.losses):
         expected = expected_losses(walk, step)
         assert losses == pytest.approx(expected, rel=1e-9, abs=1e-12)
         representation = expected["contrastive"] + expected["distillation"]
         classification = sum(expected[name] for name in ("self-training", "triplet", "regularization", "replay"))
-        assert total == pytest.approx(representation + classification, rel=1e-9)
+        assert sum(losses.values()) == pytest.approx(representation + classification, rel=1e-9)
+    assert walk.told[-1] == pytest.approx({"total": representation + classification, **expected}, rel=1e-9)
+
+
+def test_line_6_the_step_goes_down_the_gradient_of_the_sum(walk: Walk) -> None:
+    work = DiscoveryWork(walk.task, method("adm"), StageModel(**copy.deepcopy(walk.loop.before[0])))  # type: ignore[arg-type]
+    losses, weights = work(walk.loop.batches[0]), work.weights(0.0)
+    torch.autograd.backward([torch.stack([weights[name] * loss for name, loss in losses.items()]).sum()])
+    training = walk.task.settings.training
+    assert training.schedule == "step" and not training.nesterov  # so the first step is the plain one
+    moved = dict(nn.ModuleDict(walk.loop.before[1]).named_parameters())
+    for name, start in nn.ModuleDict(walk.loop.before[0]).named_parameters():
+        gradient = work.get_parameter(name).grad
+        descent = 0 if gradient is None else gradient + training.weight_decay * start
+        torch.testing.assert_close(moved[name], start - training.learning_rate * descent, rtol=1e-9, atol=1e-12)
 
 
 def test_line_6_only_branches_and_heads_move(walk: Walk) -> None:
@@ -208,7 +206,7 @@ def test_line_6_only_branches_and_heads_move(walk: Walk) -> None:
     for head in ("novel_head", "joint_head", "projector"):
         assert fingerprint(end[head]) != fingerprint(start[head])
     trained = {id(p) for group in walk.loop.optimizer.param_groups for p in group["params"]}
-    base = [p for unit in branches.hybrid_units(walk.loop.modules["trunk"]).values() for p in unit.base.parameters()]
+    base = [p for unit in branches.hybrid_units(walk.loop.work.get_submodule("trunk")).values() for p in unit.base.parameters()]
     assert base and not any(id(p) in trained or p.grad is not None for p in base)
 
 
@@ -242,7 +240,7 @@ def test_lines_8_to_10_merge_kernels_and_update_gamma(walk: Walk) -> None:
 
 def test_line_11_the_next_base_model_gives_the_features_of_the_hybrid(walk: Walk) -> None:
     network = walk.outcome.network
-    inputs = walk.task.prepare(walk.task.images)
+    inputs = walk.task.first_inputs(len(walk.task.feed))
     with torch.no_grad():
         expected = copy.deepcopy(walk.loop.after["trunk"]).eval()(inputs)
         torch.testing.assert_close(network(inputs), expected, rtol=1e-9, atol=1e-9)
@@ -258,26 +256,26 @@ def test_line_11_the_next_base_model_gives_the_features_of_the_hybrid(walk: Walk
 
 
 class FixedLoop(Loop):
-    """Trains on one batch with one randomness, so that its losses compare from step to step."""
+    """Trains on one batch with one randomness and one weighting, so that its losses compare from step to step."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.totals: list[float] = []
 
-    def _batch(self) -> Batch:
-        indices = torch.arange(0, self.images, 2)
-        return Batch(indices, self.step, 1.0, generator(self.seed, "fixed"))
-
-    def update(self, losses: Mapping[str, Tensor]) -> None:
-        super().update(losses)
-        self.totals.append(self._losses["total"].item())
+    def take_step(self, batch: Batch) -> None:
+        indices = torch.arange(0, len(self.feed), 2)
+        images = first_images(self.feed, len(self.feed))[indices]
+        fixed = Batch(images, images, indices, indices, torch.tensor(derive_seed(self.seed, "fixed")))
+        self._stepper(fixed, self.work.weights(1.0), self._learning_rate(self.step / self.total))
+        self.totals.append(self._stepper.values.sum().item())
+        self.step += 1
 
 
 def run_fixed(settings: Settings, task: StageTask) -> tuple[StageOutcome, FixedLoop]:
     loops: list[FixedLoop] = []
 
-    def make_loop(modules: Mapping[str, nn.Module]) -> Loop:
-        loops.append(FixedLoop("a stage", modules, settings.training, len(task.images), SEED))
+    def make_loop(work: Work, companions: Companions | None) -> Loop:
+        loops.append(FixedLoop("a stage", work, settings.training, task.feed, SEED, companions))
         return loops[-1]
 
     outcome = adaptive_discovering_and_merging(task, method(settings.method), make_loop)
@@ -300,7 +298,7 @@ def test_without_refit_and_drift_head_and_statistics_are_left_as_they_are() -> N
     settings = short({"classifier.refit": False, "classifier.drift": False})
     task = tiny_task(settings)
     outcome, loop = run_fixed(settings, task)
-    trained = loop.modules["joint_head"]
+    trained = loop.work.get_submodule("joint_head")
     assert isinstance(trained, nn.Linear) and outcome.head is trained
     assert not outcome.head.weight.requires_grad
     # Nothing in this method trains the joint head, so the old rows are the ones it was grown from.
@@ -314,7 +312,7 @@ def test_images_go_to_the_class_that_the_novel_head_prefers_on_merged_features()
     outcome, loop = run_fixed(settings, task)
     features = task.features(outcome.network)
     with torch.no_grad():
-        scores = loop.modules["novel_head"](features)
+        scores = loop.work.get_submodule("novel_head")(features)
     expected = [row.index(max(row)) for row in scores.tolist()]
     assert outcome.assignments.tolist() == expected and set(expected) == {0, 1}
     for label in range(2):
@@ -363,7 +361,7 @@ def test_one_head_takes_the_part_of_the_novel_head() -> None:
     settings = short({"classifier.heads": "one", "classifier.refit": False})
     task = tiny_task(settings)
     outcome, loop = run_fixed(settings, task)
-    assert loop.modules.keys() == {"trunk", "joint_head", "projector"}
+    assert dict(loop.work.named_children()).keys() == {"trunk", "joint_head", "projector"}
     scores = outcome.head(task.features(outcome.network))[:, OLD_CLASSES:]
     assert outcome.assignments.tolist() == [row.index(max(row)) for row in scores.tolist()]
     assert not torch.equal(outcome.head.weight[OLD_CLASSES:], untrained_rows(task))
@@ -386,7 +384,7 @@ def test_balanced_assignment_shares_the_images_out_evenly() -> None:
     task = tiny_task(settings)
     outcome, loop = run_fixed(settings, task)
     with torch.no_grad():
-        scores = loop.modules["novel_head"](task.features(outcome.network)).double()
+        scores = loop.work.get_submodule("novel_head")(task.features(outcome.network)).double()
     shares = [[math.exp(value / settings.assignment.epsilon) for value in row] for row in scores.tolist()]
     for _ in range(50):
         columns = [sum(row[label] for row in shares) for label in range(2)]

@@ -1,5 +1,4 @@
 import copy
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import pytest
@@ -9,9 +8,13 @@ from torch import Tensor, nn
 import slow_losses
 from inlay.backbones import build
 from inlay.data.augment import augmentation
+from inlay.data.draws import Draws
 from inlay.data.normalisation import normalisation_of
-from inlay.engine.loop import Batch, Loop
-from inlay.engine.randomness import generator
+from inlay.engine.batch import Batch
+from inlay.engine.feed import ResidentFeed
+from inlay.engine.loop import Loop
+from inlay.engine.randomness import derive_seed
+from inlay.engine.work import Work
 from inlay.methods import BaseTask, train_base
 from inlay.settings import BaseSettings
 from tiny_digits import digits
@@ -21,7 +24,7 @@ SEED = 3
 
 
 class WatchedLoop(Loop):
-    """Remembers the modules before each step and the losses of it."""
+    """Remembers the modules before each step and the weighted losses of it."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -29,15 +32,11 @@ class WatchedLoop(Loop):
         self.before: list[dict[str, nn.Module]] = []
         self.losses: list[dict[str, float]] = []
 
-    def __iter__(self) -> Iterator[Batch]:
-        for batch in super().__iter__():
-            self.batches.append(batch)
-            self.before.append(copy.deepcopy(dict(self.modules)))
-            yield batch
-
-    def update(self, losses: Mapping[str, Tensor]) -> None:
-        self.losses.append({name: loss.item() for name, loss in losses.items()})
-        super().update(losses)
+    def take_step(self, batch: Batch) -> None:
+        self.batches.append(batch)
+        self.before.append(copy.deepcopy(dict(self.work.named_children())))
+        super().take_step(batch)
+        self.losses.append(dict(zip(self._stepper.names, self._stepper.values.tolist(), strict=True)))
 
 
 @dataclass(frozen=True)
@@ -53,12 +52,13 @@ def trained(settings: BaseSettings) -> Trained:
     assert images.labels is not None
     network = build("resnet8", 1, torch.Generator().manual_seed(SEED))
     normalise = normalisation_of(images.images)
-    task = BaseTask(network, 64, images.images, images.labels, 3, normalise, settings, SEED)
+    feed = ResidentFeed(images.images)
+    task = BaseTask(network, 64, feed, images.labels, 3, normalise, settings, SEED)
     start = {name: tensor.clone() for name, tensor in network.state_dict().items()}
     loops: list[WatchedLoop] = []
 
-    def make_loop(modules: Mapping[str, nn.Module]) -> Loop:
-        loops.append(WatchedLoop("the base stage", modules, settings.training, len(images), SEED))
+    def make_loop(work: Work) -> Loop:
+        loops.append(WatchedLoop("the base stage", work, settings.training, feed, SEED))
         return loops[-1]
 
     head = train_base(task, make_loop)
@@ -73,9 +73,10 @@ def test_losses_equal_the_loops(weights: tuple[float, float]) -> None:
     view = augmentation("glyph")
     assert len(run.loop.losses) == 4
     for step, losses in enumerate(run.loop.losses):
-        indices, randomness = run.loop.batches[step].indices, generator(SEED, "step", step)
-        images, modules = run.task.images[indices], run.loop.before[step]
-        views = [view(images, randomness) for _ in range(3 if contrastive else 1)]
+        indices, modules = run.loop.batches[step].indices, run.loop.before[step]
+        images = digits(["0", "1", "2"], last=20).images[indices]
+        draws = Draws(derive_seed(SEED, "step", step), indices)
+        views = [view(images, draws) for _ in range(3 if contrastive else 1)]
         with torch.no_grad():
             features = modules["network"].train()(run.task.normalise(torch.cat(views))).split(30)
             logits = modules["head"](features[0])
@@ -90,15 +91,15 @@ def test_losses_equal_the_loops(weights: tuple[float, float]) -> None:
 
 def test_without_the_contrastive_term_there_is_no_projector() -> None:
     with_term, without = (trained(quick(changes={"base.contrastive": weight}).base) for weight in (1.0, 0.0))
-    assert with_term.loop.modules.keys() == {"network", "head", "projector"}
-    assert without.loop.modules.keys() == {"network", "head"}
+    assert dict(with_term.loop.work.named_children()).keys() == {"network", "head", "projector"}
+    assert dict(without.loop.work.named_children()).keys() == {"network", "head"}
 
 
 def test_training_changes_the_network_in_place_and_returns_a_frozen_head() -> None:
     run = trained(quick().base)
     for name, parameter in run.task.network.named_parameters():
         assert not torch.equal(parameter, run.start[name])
-    assert run.head is run.loop.modules["head"] and not run.head.weight.requires_grad
+    assert run.head is run.loop.work.get_submodule("head") and not run.head.weight.requires_grad
     assert (run.head.in_features, run.head.out_features) == (64, 3)
 
 

@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -7,12 +8,13 @@ from torch import Tensor
 
 import slow_losses
 from inlay import branches
+from inlay.data.draws import Draws
 from inlay.discovery.assignment import sinkhorn
 from inlay.methods import terms
-from inlay.methods.model import StageModel, StageOutputs, Views
+from inlay.methods.model import StageModel, StageOutputs
 from inlay.methods.task import StageTask
 from inlay.methods.terms import TERMS, Term
-from tiny_stage import OLD_CLASSES, batch_of, outputs_of, quick, tiny_model, tiny_task
+from tiny_stage import OLD_CLASSES, outputs_of, quick, tiny_model, tiny_task
 
 
 def stage(changes: dict[str, Any] | None = None, preset: str = "paper") -> tuple[StageTask, StageModel]:
@@ -47,7 +49,7 @@ def test_contrastive_form_follows_the_settings() -> None:
 def test_distillation_compares_the_first_view_with_the_frozen_network() -> None:
     task, model = stage()
     outputs = outputs_of(task, model)
-    frozen = task.network(Views(task)(batch_of(task))[0])
+    frozen = task.network(outputs.views[0])
     expected = slow_losses.distillation(outputs.first, frozen)
     assert value(terms.DISTILLATION, outputs) == pytest.approx(expected, rel=1e-4) and expected > 0.01
 
@@ -104,18 +106,17 @@ def test_regularization_reads_the_first_view() -> None:
     assert value(terms.REGULARIZATION, outputs) == pytest.approx(expected, rel=1e-3, abs=1e-7)
 
 
-def test_replay_draws_from_the_statistics_with_the_randomness_of_the_batch() -> None:
-    task, model = stage({"replay.per_class": 5, "replay.scale": 1.3})
-    batch = batch_of(task)
-    views = Views(task)(batch)
-    state = batch.generator.get_state()
-    outputs = StageOutputs(task, model, views, batch)
-    actual = value(terms.REPLAY, outputs)
-    randomness = torch.Generator()
-    randomness.set_state(state)
-    samples, labels = task.statistics.sample(5, randomness, 1.3)
-    assert len(samples) == 5 * OLD_CLASSES
-    assert actual == pytest.approx(slow_losses.cross_entropy(model.joint_head(samples), labels.tolist()), rel=1e-4)
+@pytest.mark.parametrize("kind", ["full", "diagonal", "shared"])
+def test_replay_draws_from_the_statistics_with_the_key_of_the_batch(kind: str) -> None:
+    task, model = stage({"replay.per_class": 5, "replay.scale": 1.3, "replay.statistics": kind})
+    outputs = outputs_of(task, model)
+    noise = Draws(outputs.batch.key + 1, torch.arange(5 * OLD_CLASSES)).normal(64)
+    samples, labels = task.statistics.features_at(noise.view(OLD_CLASSES, 5, 64), 1.3)
+    assert labels.tolist() == [label for label in range(OLD_CLASSES) for _ in range(5)]
+    expected = slow_losses.cross_entropy(model.joint_head(samples), labels.tolist())
+    assert value(terms.REPLAY, outputs) == pytest.approx(expected, rel=1e-4)
+    other = StageOutputs(task, model, replace(outputs.batch, key=outputs.batch.key + 2))
+    assert value(terms.REPLAY, other) != pytest.approx(expected, rel=1e-4)
 
 
 def test_assignment_predicts_each_view_from_the_other() -> None:

@@ -20,12 +20,12 @@ def network() -> nn.Module:
 @pytest.fixture(scope="module")
 def probe() -> Tensor:
     task = tiny_task(quick())
-    return task.prepare(task.images)
+    return task.first_inputs(len(task.feed))
 
 
 def opened(network: nn.Module, settings: BranchSettings, seed: int = SEED) -> nn.Module:
     task = tiny_task(quick())
-    return open_trunk(network, settings, seed, task.prepare(task.images[:2]))
+    return open_trunk(network, settings, seed, task.first_inputs(2))
 
 
 MERGED = [
@@ -110,7 +110,7 @@ def test_a_backbone_that_cannot_take_branches_is_refused_before_training() -> No
 def test_kinds_choose_layers_without_a_norm(network: nn.Module) -> None:
     with_head = nn.Sequential(network, nn.LazyLinear(3)).eval()
     task = tiny_task(quick())
-    with_head(task.prepare(task.images[:2]))
+    with_head(task.first_inputs(2))
     assert set(branches.hybrid_units(opened(with_head, BranchSettings("amm", kinds=("linear",))))) == {"1"}
 
 

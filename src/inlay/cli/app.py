@@ -1,20 +1,33 @@
 """The commands; their verbs are those of `inlay.Learner`."""
 
-import json
-import re
+import os
 import shlex
 import sys
+import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, NoReturn
 
 import typer
-from rich.console import Console, JustifyMethod
-from rich.table import Table
 
+from inlay.cli.options import (
+    AsJson,
+    Changes,
+    Data,
+    Device,
+    DryRun,
+    Restart,
+    Run,
+    SkipBad,
+    Stream,
+    read_changes,
+    read_class_names,
+    read_cluster_counts,
+)
 from inlay.cli.progress import TerminalProgress
-from inlay.errors import InlayError, Interrupted
-from inlay.evaluation import Scores, score_file
-from inlay.knowledge import StageRecord
+from inlay.cli.shown import console, errors, show_knowledge, show_rehearsal, show_scores, show_stage
+from inlay.engine.world import World
+from inlay.errors import FailedElsewhereError, InlayError, Interrupted
+from inlay.evaluation import score_file
 from inlay.learner import Learner
 from inlay.methods import METHODS
 
@@ -27,16 +40,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-# Names of classes and folders are shown as they are, square brackets and colons included.
-_console = Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
-_errors = Console(stderr=True, highlight=False, markup=False, emoji=False, soft_wrap=True)
-
-Run = Annotated[Path, typer.Argument(help="Run folder.", show_default=False)]
-Data = Annotated[str, typer.Argument(help="Folder of images, .npz file, list, or benchmark.", show_default=False)]
-Changes = Annotated[list[str] | None, typer.Option("--set", help="Change a setting, such as training.epochs=30.")]
-Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
-SkipBad = Annotated[bool, typer.Option("--skip-bad", help="Leave unreadable images out.")]
-Restart = Annotated[bool, typer.Option("--restart", help="Drop the progress of a stopped stage.")]
+# A process that fails like the main one is ended within this time, and need not say why.
+_SECONDS_FOR_THE_MAIN_PROCESS = 5.0
 
 
 @app.command()
@@ -50,7 +55,9 @@ def fit(
     size: Annotated[int | None, typer.Option(help="Side of the images; taken from the data by default.")] = None,
     device: Device = "auto",
     skip_bad: SkipBad = False,
+    stream: Stream = None,
     restart: Restart = False,
+    dry_run: DryRun = False,
 ) -> None:
     """Learn labelled base classes.
 
@@ -59,17 +66,20 @@ def fit(
     learner = Learner(
         backbone,
         preset=preset,
-        settings=_changes(changes),
+        settings=read_changes(changes),
         seed=seed,
         size=size,
         device=device,
         run=out,
-        progress=TerminalProgress(_console),
+        progress=TerminalProgress(console),
     )
+    if dry_run:
+        show_rehearsal(learner.rehearse_fit(data, skip_bad=skip_bad, stream=stream, restart=restart))
+        return
     if restart:
         learner.drop_progress()
-    _tell_stage(learner, learner.fit(data, skip_bad=skip_bad))
-    _console.print(str(out))
+    show_stage(learner, learner.fit(data, skip_bad=skip_bad, stream=stream))
+    console.print(str(out))
 
 
 @app.command()
@@ -80,18 +90,23 @@ def discover(
     changes: Changes = None,
     device: Device = "auto",
     skip_bad: SkipBad = False,
+    stream: Stream = None,
     restart: Restart = False,
+    dry_run: DryRun = False,
 ) -> None:
     """Find and learn new classes in unlabelled images.
 
     Example: inlay discover shop.inlay photos/new --classes 5
     """
     learner = _open(run, device)
-    learner.settings = learner.settings.changed(_changes(changes))
+    learner.settings = learner.settings.changed(read_changes(changes))
+    if dry_run:
+        show_rehearsal(learner.rehearse_discover(data, classes, skip_bad=skip_bad, stream=stream, restart=restart))
+        return
     if restart:
         learner.drop_progress()
-    _tell_stage(learner, learner.discover(data, classes, skip_bad=skip_bad))
-    _console.print(str(run))
+    show_stage(learner, learner.discover(data, classes, skip_bad=skip_bad, stream=stream))
+    console.print(str(run))
 
 
 @app.command()
@@ -99,18 +114,19 @@ def evaluate(
     run: Run,
     data: Data,
     match: Annotated[str | None, typer.Option(help="The images of the discovery stages, with labels.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
     device: Device = "auto",
     skip_bad: SkipBad = False,
+    stream: Stream = None,
 ) -> None:
     """Score a run on labelled test images.
 
     Example: inlay evaluate shop.inlay photos/test --match photos/new-labelled
     """
     learner = _open(run, device, quiet=as_json)
-    _tell_scores(learner.evaluate(data, match, skip_bad=skip_bad), as_json)
+    show_scores(learner.evaluate(data, match, skip_bad=skip_bad, stream=stream), as_json)
     if not as_json:
-        _console.print(str(run))
+        console.print(str(run))
 
 
 @app.command()
@@ -130,7 +146,7 @@ def score(
             "true classes in the file."
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Score the predictions of another method in the same way.
 
@@ -138,9 +154,9 @@ def score(
 
     Example: inlay score predictions.csv
     """
-    names = None if class_names is None else _class_names(class_names)
-    counts = None if cluster_counts is None else _cluster_counts(cluster_counts)
-    _tell_scores(score_file(predictions, class_names=names, cluster_counts=counts), as_json)
+    names = None if class_names is None else read_class_names(class_names)
+    counts = None if cluster_counts is None else read_cluster_counts(cluster_counts)
+    show_scores(score_file(predictions, class_names=names, cluster_counts=counts), as_json)
 
 
 @app.command()
@@ -149,6 +165,7 @@ def predict(
     images: Annotated[list[Path], typer.Argument(help="Image files or one folder.", show_default=False)],
     device: Device = "auto",
     skip_bad: SkipBad = False,
+    stream: Stream = None,
 ) -> None:
     """Name the class of images.
 
@@ -156,7 +173,7 @@ def predict(
     """
     learner = _open(run, device, quiet=True)
     source = str(images[0]) if len(images) == 1 else [str(path) for path in images]
-    for found in learner.predict(source, skip_bad=skip_bad):
+    for found in learner.predict(source, skip_bad=skip_bad, stream=stream):
         origin = "discovered" if found.discovered else "labelled"
         print(f"{found.source}\t{found.name}\t{found.probability:.3f}\t{origin}")
 
@@ -167,27 +184,8 @@ def info(run: Run) -> None:
 
     Example: inlay info shop.inlay
     """
-    learner = _open(run, "cpu")
-    knowledge = learner.knowledge
-    table = Table(box=None, pad_edge=False)
-    for heading in ("id", "class", "stage", "kind", "images"):
-        justify: JustifyMethod = "right" if heading in ("id", "stage", "images") else "left"
-        table.add_column(heading, justify=justify, overflow="fold")
-    for entry in learner.classes:
-        table.add_row(str(entry.id), entry.name, str(entry.stage), entry.kind, str(entry.size))
-    _console.print(table, soft_wrap=False)
-    height, width = knowledge.form.size
-    parameters = sum(p.numel() for p in knowledge.network.parameters())
-    _console.print(
-        f"Network {knowledge.backbone or 'of your own'}: {parameters:,} parameters without the head; images "
-        f"{width}×{height}, {knowledge.form.channels} channel(s); method {knowledge.settings.method}, seed "
-        f"{knowledge.seed}."
-    )
-    _console.print(
-        f"Stored per class: {knowledge.statistics.bytes_per_class():,} bytes of {knowledge.statistics.kind} "
-        f"statistics; no images."
-    )
-    _console.print(str(run))
+    show_knowledge(_open(run, "cpu"))
+    console.print(str(run))
 
 
 @app.command()
@@ -197,7 +195,7 @@ def methods() -> None:
     Example: inlay methods
     """
     for entry in METHODS.values():
-        _console.print(f"{entry.name:<8}{entry.summary}")
+        console.print(f"{entry.name:<8}{entry.summary}")
 
 
 @app.command()
@@ -213,88 +211,52 @@ def demo(
     from inlay.demo import free_folder, run_demo
     from inlay.review import stage_table
 
+    if World.current().size > 1:
+        raise InlayError("The demonstration is for one process; start it with `inlay demo`, without torchrun.")
     folder = out or free_folder(Path("runs"), "demo")
     try:
-        outcome = run_demo(folder, seed, baselines=baselines, progress=TerminalProgress(_console), command=_command())
+        outcome = run_demo(folder, seed, baselines=baselines, progress=TerminalProgress(console), command=_command())
     except Interrupted as stop:
         again = shlex.join(["inlay", "demo", "--out", str(folder), "--seed", str(seed)])
         again += "" if baselines else " --no-baselines"
         raise Interrupted(f"Stopped the demonstration; go on with `{again}`.") from stop
-    _console.print(stage_table(outcome.results))
-    _console.print(f"Report: {outcome.report}")
-    _console.print(f"Results: {outcome.results_file}")
-    _console.print(str(outcome.run))
+    console.print(stage_table(outcome.results))
+    console.print(f"Report: {outcome.report}")
+    console.print(f"Results: {outcome.results_file}")
+    console.print(str(outcome.run))
 
 
 def main() -> None:
-    """Run the command line; errors are one sentence and exit code 2."""
+    """Run the command line; errors are one sentence and exit code 2.
+
+    With several processes only the main one writes to the terminal, unless another one alone fails.
+    """
+    is_main = World.current().is_main
+    if not is_main:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - for as long as the process lives
     try:
         app(prog_name="inlay")
     except Interrupted as stop:
-        _errors.print(str(stop))
-        sys.exit(130)
+        _leave(str(stop) if is_main else "", 130)
     except KeyboardInterrupt:
-        _errors.print("Stopped; repeat the command to go on from the last finished step.")
-        sys.exit(130)
-    except InlayError as error:
-        _errors.print(f"Error: {error}")
+        _leave("Stopped; repeat the command to go on from the last finished step." if is_main else "", 130)
+    except FailedElsewhereError:
         sys.exit(2)
+    except InlayError as error:
+        if not is_main:
+            time.sleep(_SECONDS_FOR_THE_MAIN_PROCESS)
+        _leave(f"Error: {error}", 2)
+
+
+def _leave(text: str, code: int) -> NoReturn:
+    if text:
+        errors.print(text)
+    sys.exit(code)
 
 
 def _open(run: Path, device: str, quiet: bool = False) -> Learner:
-    return Learner.load(run, device=device, progress=TerminalProgress(_errors if quiet else _console))
+    return Learner.load(run, device=device, progress=TerminalProgress(errors if quiet else console))
 
 
 def _command() -> str:
     return shlex.join(["inlay", *sys.argv[1:]])
-
-
-def _changes(changes: list[str] | None) -> dict[str, str]:
-    pairs = {}
-    for change in changes or []:
-        name, equals, value = change.partition("=")
-        if not equals:
-            raise InlayError(f"Write --set {name}=VALUE instead of --set {change}.")
-        pairs[name] = value
-    return pairs
-
-
-def _class_names(text: str) -> list[str]:
-    names = [part.strip() for part in text.split(",")]
-    if not all(names):
-        raise InlayError(f"Write --class-names as names with commas between them, such as cat,dog, not {text!r}.")
-    return names
-
-
-def _cluster_counts(text: str) -> list[int]:
-    parts = [part.strip() for part in text.split(",")]
-    if not all(re.fullmatch("[0-9]{1,6}", part) for part in parts):
-        raise InlayError(f"Write --cluster-counts as numbers with commas between them, such as 3,3, not {text!r}.")
-    return [int(part) for part in parts]
-
-
-def _tell_stage(learner: Learner, record: StageRecord) -> None:
-    _console.print(
-        f"Stage {record.index}: {len(record.class_names)} classes from {record.images:,} images in "
-        f"{record.seconds:.0f} s; {len(learner.classes)} classes in all."
-    )
-    if record.merge is not None:
-        _console.print(
-            f"Merged: outputs changed by at most {record.merge['max_abs_diff']:.1e}; "
-            f"{record.merge['parameters_after']:,} parameters before and after."
-        )
-
-
-def _tell_scores(scores: Scores, as_json: bool) -> None:
-    if as_json:
-        print(json.dumps(scores.to_json(), indent=1))
-        return
-    for name, value in scores.to_json().items():
-        if value is not None:
-            _console.print(f"{name:<11}{_shown(value)}")
-
-
-def _shown(value: Any) -> str:
-    if isinstance(value, dict):
-        return ", ".join(f"{key} {_shown(part)}" for key, part in value.items() if part is not None)
-    return f"{value:.4f}" if isinstance(value, float) else str(value)

@@ -2,8 +2,19 @@
 
 from inlay.data.decode import decode_image
 from inlay.data.demo import demo_digits
-from inlay.data.images import ImageSet
-from inlay.data.source import load, splits
+from inlay.data.images import Images, ImageSet
+from inlay.data.source import load, open_images, splits
 from inlay.data.stages import Stages
+from inlay.data.streamed import StreamedSet
 
-__all__ = ["ImageSet", "Stages", "decode_image", "demo_digits", "load", "splits"]
+__all__ = [
+    "ImageSet",
+    "Images",
+    "Stages",
+    "StreamedSet",
+    "decode_image",
+    "demo_digits",
+    "load",
+    "open_images",
+    "splits",
+]

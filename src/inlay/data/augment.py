@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from inlay.data.draws import Draws
 from inlay.errors import InlayError
 
 __all__ = ["VIEWS", "Augmentation", "Fill", "augmentation"]
@@ -90,32 +91,37 @@ class Augmentation:
             if not 0 <= value <= limit or math.isinf(value):
                 raise ValueError(f"{name} must be finite and lie in 0..{limit}; got {value}")
 
-    def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
+    def __call__(self, images: Tensor, draws: Draws) -> Tensor:
         """Draw one view of each image.
 
         Args:
             images: Bytes, or floats in 0..1, [B, C, H, W] with 1 or 3 channels and sides of 2 pixels or more.
-            generator: Source of all draws, on any device.
+            draws: Source of all draws, of B rows, on the device of the images.
 
         Returns:
-            The views in 0..1, [B, C, H, W], on the device of the images; float32, or float64 if they are.
+            The views in 0..1, [B, C, H, W], float32, or float64 if the images are; channels last in memory if
+            there is more than one.
 
         Raises:
             ValueError: The images have another shape or type.
         """
-        values = _as_floats(images)
-        draws = _Draws(len(values), generator, values)
+        _check(images)
         if self._affine or self.crop is not None:
-            values = _sampled(values, draws, self)
+            values = _sampled(_as_floats(images), draws, self)
         elif self.shift or self.flip:
-            values = _gathered(values, draws, self)
+            values = _as_floats(_gathered(images, draws, self))
+        else:
+            values = _as_floats(images)
         if self.brightness or self.contrast or self.saturation or self.hue:
-            values = draws.choose(self.jitter_probability, _jittered(values, draws, self), values)
+            chosen = _chosen(draws, self.jitter_probability, values)
+            values = _blended(_jittered(values, draws, self), values, chosen)
         if self.grey:
-            values = draws.choose(self.grey, _luminance(values).expand_as(values), values)
+            values = _blended(values, _luminance(values), 1 - _chosen(draws, self.grey, values))
         if self.blur:
-            values = draws.choose(self.blur, _blurred(values, draws.uniform(*_SIGMAS)), values)
-        return values
+            chosen = _chosen(draws, self.blur, values)
+            values = _blended(_blurred(values, draws.uniform(*_SIGMAS).to(values.dtype)), values, chosen)
+        layout = torch.channels_last if values.shape[1] > 1 else torch.contiguous_format
+        return values.contiguous(memory_format=layout)
 
     def scaled(self, strength: float) -> Augmentation:
         """A weaker version: all ranges and probabilities times a factor, `shift` rounded.
@@ -141,58 +147,46 @@ class Augmentation:
         return any((self.rotate, self.scale, self.shear, self.translate))
 
 
-@dataclass(frozen=True)
-class _Draws:
-    """Random numbers for a batch, drawn where the generator is and moved to where the images are."""
-
-    count: int
-    generator: torch.Generator
-    like: Tensor
-
-    def uniform(self, low: float, high: float, *shape: int) -> Tensor:
-        """Numbers from low to high, [B, *shape]."""
-        unit = torch.rand(self.count, *shape, generator=self.generator, device=self.generator.device)
-        return (low + (high - low) * unit).to(self.like)
-
-    def within(self, reach: float, *shape: int) -> Tensor:
-        """Numbers from -reach to reach, [B, *shape]."""
-        return self.uniform(-reach, reach, *shape)
-
-    def whole(self, reach: int) -> Tensor:
-        """Whole numbers from -reach to reach, [B, 2]."""
-        drawn = torch.empty(self.count, 2, dtype=torch.int64, device=self.generator.device)
-        return drawn.random_(-reach, reach + 1, generator=self.generator).to(self.like.device)
-
-    def chance(self, probability: float) -> Tensor:
-        """Truth values, [B]."""
-        return self.uniform(0, 1) < probability
-
-    def choose(self, probability: float, changed: Tensor, values: Tensor) -> Tensor:
-        """Take each image from `changed` with some probability, else from `values`, [B, C, H, W]."""
-        return torch.where(self.chance(probability)[:, None, None, None], changed, values)
+def _check(images: Tensor) -> None:
+    if images.ndim != 4 or images.shape[1] not in (1, 3) or min(images.shape[2:]) < 2:
+        raise ValueError(f"images must be [B, 1 or 3, H, W], H and W from 2; got {tuple(images.shape)}")
+    if images.dtype != torch.uint8 and not images.is_floating_point():
+        raise ValueError(f"images must be uint8 or floats in 0..1; got {images.dtype}")
 
 
 def _as_floats(images: Tensor) -> Tensor:
-    if images.ndim != 4 or images.shape[1] not in (1, 3) or min(images.shape[2:]) < 2:
-        raise ValueError(f"images must be [B, 1 or 3, H, W], H and W from 2; got {tuple(images.shape)}")
     if images.dtype == torch.uint8:
-        return images.float() / 255
-    if not images.is_floating_point():
-        raise ValueError(f"images must be uint8 or floats in 0..1; got {images.dtype}")
+        return images.float().div_(255)
     return images.to(torch.promote_types(images.dtype, torch.float32))
 
 
-def _gathered(images: Tensor, draws: _Draws, settings: Augmentation) -> Tensor:
+def _within(draws: Draws, reach: float, like: Tensor, *shape: int) -> Tensor:
+    """Numbers from -reach to reach in the type of a tensor, [B, *shape]."""
+    return draws.uniform(-reach, reach, *shape).to(like.dtype)
+
+
+def _chosen(draws: Draws, probability: float, images: Tensor) -> Tensor:
+    """1 for images that are chosen with some probability and 0 for others, [B, 1, 1, 1]."""
+    return draws.chance(probability)[:, None, None, None].to(images.dtype)
+
+
+def _blended(images: Tensor, other: Tensor, share: Tensor) -> Tensor:
+    """Mix images with something; a share [B, 1, 1, 1] of 1 gives the images and of 0 the other, bit for bit."""
+    # On a CPU this is far faster than a choice by truth values, and it makes one large tensor only.
+    return (images * share).addcmul_(other, 1 - share)
+
+
+def _gathered(images: Tensor, draws: Draws, settings: Augmentation) -> Tensor:
     """Shift and flip by whole pixels, so that every value is one of the image or a zero."""
     height, width = images.shape[2:]
-    offsets = draws.whole(settings.shift)
+    right, down = draws.whole(settings.shift, 2, 1).unbind(dim=1)
     columns = torch.arange(width, device=images.device)
-    columns = torch.where(draws.chance(settings.flip)[:, None], columns.flip(0), columns) + offsets[:, :1]
-    rows = torch.arange(height, device=images.device) + offsets[:, 1:]
-    batch = torch.arange(len(images), device=images.device)[:, None, None, None]
-    channels = torch.arange(images.shape[1], device=images.device)[:, None, None]
-    inner = (_mirrored(rows, height)[:, None, :, None], _mirrored(columns, width)[:, None, None])
-    found = images[batch, channels, *inner]
+    mirror = draws.chance(settings.flip)[:, None]
+    columns = torch.where(mirror, width - 1 - columns, columns) + right
+    rows = torch.arange(height, device=images.device) + down
+    places = (_mirrored(rows, height) * width)[:, :, None] + _mirrored(columns, width)[:, None]
+    found = images.flatten(2).gather(2, places.view(-1, 1, height * width).expand(-1, images.shape[1], -1))
+    found = found.view(images.shape)
     if settings.fill == "reflect":
         return found
     inside = ((rows >= 0) & (rows < height))[:, :, None] & ((columns >= 0) & (columns < width))[:, None]
@@ -206,71 +200,77 @@ def _mirrored(positions: Tensor, side: int) -> Tensor:
     return torch.minimum(folded, period - folded)
 
 
-def _sampled(images: Tensor, draws: _Draws, settings: Augmentation) -> Tensor:
+def _sampled(images: Tensor, draws: Draws, settings: Augmentation) -> Tensor:
     """Crop, flip and map affinely in one bilinear sampling."""
     height, width = images.shape[2:]
-    sides = images.new_tensor([width, height])
-    move = draws.within(settings.translate, 2) * sides + draws.whole(settings.shift)
-    x, y = (torch.arange(side, device=images.device).to(images) - (side - 1) / 2 for side in (width, height))
-    mirror = 1 - 2 * draws.chance(settings.flip).to(images)
-    x = (mirror[:, None] * x - move[:, :1])[:, None, :, None]
-    y = (y - move[:, 1:])[:, :, None, None]
-    matrix = _unwarping(draws, settings)[:, None, None]
-    # Written out, as a matrix product may run in a reduced precision that is too coarse for positions.
-    positions = matrix[..., 0] * x + matrix[..., 1] * y
+    # Positions in pixels from the centre, [B, 1, W] and [B, H, 1] as long as neither depends on the other.
+    x, y = (torch.arange(side, dtype=images.dtype, device=images.device) - (side - 1) / 2 for side in (width, height))
+    mirror = 1 - 2 * draws.chance(settings.flip).to(images.dtype)
+    x, y = mirror[:, None, None] * x, y[:, None]
+    if settings.shift or settings.translate:
+        steps = draws.whole(settings.shift, 2, 1, 1)
+        moves = _within(draws, settings.translate, images, 2, 1, 1)
+        x = x - moves[:, 0] * width - steps[:, 0]
+        y = y - moves[:, 1] * height - steps[:, 1]
+    if settings.rotate or settings.scale or settings.shear:
+        x, y = _unwarped(x, y, draws, settings)
     if settings.crop is not None:
-        zoom = _zooms(draws, height / width, settings.crop)
-        centres = draws.within(0.5, 2) * (1 - zoom) * sides
-        positions = centres[:, None, None] + zoom[:, None, None] * positions
+        across, along = _zooms(draws, height / width, settings.crop, images)
+        centres = _within(draws, 0.5, images, 2, 1, 1)
+        x = across * x + centres[:, 0] * (1 - across) * width
+        y = along * y + centres[:, 1] * (1 - along) * height
     padding = "reflection" if settings.fill == "reflect" else "zeros"
     if not (settings._affine or settings.shift):
         # A box reaches half a pixel past the outermost centres, yet it never leaves the image.
         padding = "border"
-    grid = positions / ((sides - 1) / 2)
+    shape = (len(images), height, width)
+    grid = torch.stack([(x * (2 / (width - 1))).expand(shape), (y * (2 / (height - 1))).expand(shape)], dim=3)
     return F.grid_sample(images, grid, mode="bilinear", padding_mode=padding, align_corners=True)
 
 
-def _unwarping(draws: _Draws, settings: Augmentation) -> Tensor:
-    """Draw inverses of stretching, then shearing, then rotating, on x to the right and y down, [B, 2, 2]."""
-    angle = torch.deg2rad(draws.within(settings.rotate))
-    shear = draws.within(settings.shear)
-    shrink = torch.exp(draws.within(settings.scale, 2))
+def _unwarped(x: Tensor, y: Tensor, draws: Draws, settings: Augmentation) -> tuple[Tensor, Tensor]:
+    """Undo a drawn stretching, then shearing, then rotating of positions to the right and down, [B, H, W] each."""
+    angle = torch.deg2rad(_within(draws, settings.rotate, x, 1, 1))
+    shear = _within(draws, settings.shear, x, 1, 1)
+    shrink = torch.exp(_within(draws, settings.scale, x, 2, 1, 1))
+    # Written out, as a matrix product may run in a reduced precision that is too coarse for positions.
     cos, sin = angle.cos(), angle.sin()
-    first = torch.stack([cos - shear * sin, -sin - shear * cos], dim=1)
-    return torch.stack([first, torch.stack([sin, cos], dim=1)], dim=1) * shrink[:, :, None]
+    x, y = cos * x - sin * y, sin * x + cos * y
+    return shrink[:, 0] * (x - shear * y), shrink[:, 1] * y
 
 
-def _zooms(draws: _Draws, slenderness: float, areas: tuple[float, float]) -> Tensor:
-    """Draw the width and height of boxes as parts of those of an image with this height per width, [B, 2].
+def _zooms(draws: Draws, slenderness: float, areas: tuple[float, float], like: Tensor) -> tuple[Tensor, Tensor]:
+    """Draw the width and height of boxes as parts of those of an image with this height per width, [B, 1, 1] each.
 
     The first of several attempts that fits is taken; if none does, the largest box with an allowed aspect.
     """
     low, high = (ratio * slenderness for ratio in _ASPECTS)
-    area = draws.uniform(*areas, _CROP_ATTEMPTS)
-    ratio = torch.exp(draws.uniform(math.log(low), math.log(high), _CROP_ATTEMPTS))
+    area = draws.uniform(*areas, _CROP_ATTEMPTS).to(like.dtype)
+    ratio = torch.exp(draws.uniform(math.log(low), math.log(high), _CROP_ATTEMPTS).to(like.dtype))
+    across, along = (area * ratio).sqrt(), (area / ratio).sqrt()
+    fits = torch.maximum(across, along) <= 1
+    first = fits.int().argmax(dim=1, keepdim=True)
+    none = ~fits.gather(1, first)
     nearest = min(max(1.0, low), high)
-    largest = area.new_tensor([min(1.0, nearest), min(1.0, 1 / nearest)])
-    attempts = torch.stack([(area * ratio).sqrt(), (area / ratio).sqrt()], dim=2)
-    attempts = torch.cat([attempts, largest.expand(draws.count, 1, 2)], dim=1)
-    first = (attempts <= 1).all(dim=2).int().argmax(dim=1)
-    return attempts[torch.arange(draws.count, device=first.device), first]
+    across = across.gather(1, first).masked_fill(none, min(1.0, nearest))
+    along = along.gather(1, first).masked_fill(none, min(1.0, 1 / nearest))
+    return across[:, None], along[:, None]
 
 
-def _jittered(images: Tensor, draws: _Draws, settings: Augmentation) -> Tensor:
+def _jittered(images: Tensor, draws: Draws, settings: Augmentation) -> Tensor:
     def factor(reach: float) -> Tensor:
-        return draws.uniform(max(0.0, 1 - reach), 1 + reach, 1, 1, 1)
+        return draws.uniform(max(0.0, 1 - reach), 1 + reach, 1, 1, 1).to(images.dtype)
 
     values = images
     if settings.brightness:
-        values = (values * factor(settings.brightness)).clamp(0, 1)
+        values = (values * factor(settings.brightness)).clamp_(0, 1)
     if settings.contrast:
-        mean = _luminance(values).mean(dim=(1, 2, 3), keepdim=True)
-        values = (mean + (values - mean) * factor(settings.contrast)).clamp(0, 1)
+        mean = _luminance(values.mean(dim=(2, 3), keepdim=True))
+        values = _blended(values, mean, factor(settings.contrast)).clamp_(0, 1)
     if settings.saturation:
-        grey = _luminance(values)
-        values = (grey + (values - grey) * factor(settings.saturation)).clamp(0, 1)
+        values = _blended(values, _luminance(values), factor(settings.saturation)).clamp_(0, 1)
     if settings.hue and values.shape[1] == 3:
-        values = _turned_hue(values, draws.within(settings.hue))
+        values = _turned_hue(values, _within(draws, settings.hue, values))
     return values
 
 
@@ -278,27 +278,29 @@ def _luminance(images: Tensor) -> Tensor:
     """The brightness of each pixel, [B, 1, H, W]."""
     if images.shape[1] == 1:
         return images
-    return (images * images.new_tensor(_LUMINANCE)[:, None, None]).sum(dim=1, keepdim=True)
+    red, green, blue = images[:, :1], images[:, 1:2], images[:, 2:]
+    return (red * _LUMINANCE[0]).add_(green, alpha=_LUMINANCE[1]).add_(blue, alpha=_LUMINANCE[2])
 
 
 def _turned_hue(images: Tensor, turns: Tensor) -> Tensor:
     """Turn the hue of each image [B, 3, H, W] in 0..1 by some turns [B], at constant value and saturation."""
     red, green, blue = images.unbind(dim=1)
-    value = images.amax(dim=1)
-    chroma = value - images.amin(dim=1)
-    divisor = torch.where(chroma > 0, chroma, torch.ones_like(chroma))
-    # Hue in sixths of a turn from red, in the half-open sector of the largest channel.
-    sector = torch.where(value == green, 2 + (blue - red) / divisor, 4 + (red - green) / divisor)
-    sector = torch.where(value == red, (green - blue) / divisor, sector) + 6 * turns[:, None, None]
-    phases = images.new_tensor([5.0, 3.0, 1.0])[:, None, None]
-    ramp = (phases + sector[:, None]).remainder(6)
-    return value[:, None] - chroma[:, None] * torch.minimum(ramp, 4 - ramp).clamp(0, 1)
+    value = torch.maximum(torch.maximum(red, green), blue)
+    least = torch.minimum(torch.minimum(red, green), blue)
+    chroma = value - least
+    # The way from red along the six edges of the colour circle, towards green if positive, in sixths of a turn.
+    # Without a branch: of red, green and blue over the least, in units of chroma, one is 0 and one is 1.
+    way = (chroma - least).add_(green).add_(blue).sub_(red).div_(chroma.clamp_min(torch.finfo(images.dtype).tiny))
+    hue = way.copysign_(green - blue).add_(6 * turns[:, None, None])
+    hue = hue.sub_((hue / 6).floor_(), alpha=6)
+    drops = ((hue - 3).abs_().neg_().add_(2), (hue - 2).abs_().sub_(1), (hue - 4).abs_().sub_(1))
+    return torch.stack([torch.addcmul(value, chroma, drop.clamp_(0, 1), value=-1) for drop in drops], dim=1)
 
 
 def _blurred(images: Tensor, sigmas: Tensor) -> Tensor:
     """Blur each image [B, C, H, W] with its own Gaussian [B]; the borders are mirrored."""
     reach = max(3, int(0.1 * min(images.shape[2:])) | 1) // 2
-    steps = torch.arange(-reach, reach + 1, device=images.device).to(images)
+    steps = torch.arange(-reach, reach + 1, dtype=images.dtype, device=images.device)
     weights = torch.softmax(-0.5 * (steps / sigmas[:, None]).square(), dim=1)[:, :, None, None, None]
     for dim, margins in ((2, (0, 0, reach, reach)), (3, (reach, reach, 0, 0))):
         padded = F.pad(images, margins, mode="reflect")

@@ -1,4 +1,4 @@
-"""Decoded images kept on disk, so that a folder of image files is decoded once."""
+"""Decoded images, and facts about images, kept on disk, so that a folder of image files is decoded once."""
 
 import hashlib
 import json
@@ -10,15 +10,17 @@ import zlib
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import PIL
 from numpy.lib.format import read_array
 
+from inlay.data.listing import ImageFile, Member
 from inlay.data.pixels import Pixels, Size
 
-__all__ = ["cache_folder", "cache_key", "read_cache", "write_cache"]
+__all__ = ["cache_folder", "cache_key", "cached_bytes", "read_arrays", "read_cache", "write_arrays", "write_cache"]
 
 # Raised whenever the same files would be decoded to other pixels, or the file layout below changes.
 _FORMAT = 2
@@ -37,7 +39,7 @@ def cache_folder() -> Path:
     return Path(named).expanduser() if named else Path.home() / ".cache" / "inlay"
 
 
-def cache_key(files: Sequence[Path], size: Size | None, channels: int) -> str:
+def cache_key(files: Sequence[ImageFile], size: Size | None, channels: int) -> str:
     """Hexadecimal key of a decoding job: it changes with Pillow, and with any file's path, length or date of change.
 
     Args:
@@ -47,8 +49,16 @@ def cache_key(files: Sequence[Path], size: Size | None, channels: int) -> str:
     """
     key = hashlib.blake2b(json.dumps([_FORMAT, PIL.__version__, size, channels]).encode(), digest_size=16)
     for file in files:
-        key.update(json.dumps([os.path.abspath(file), *_stamp(file)]).encode())
+        key.update(json.dumps(_identity(file)).encode())
     return key.hexdigest()
+
+
+def cached_bytes(key: str) -> int | None:
+    """How many bytes are stored under a key, or None if there is nothing."""
+    try:
+        return _file_of(key).stat().st_size
+    except OSError:
+        return None
 
 
 def read_cache(key: str, count: int) -> tuple[Pixels, npt.NDArray[np.bool_]] | None:
@@ -58,19 +68,16 @@ def read_cache(key: str, count: int) -> tuple[Pixels, npt.NDArray[np.bool_]] | N
         key: The key of the job.
         count: The number of files in the job.
     """
-    try:
-        with _file_of(key).open("rb") as file:
-            pixels, good, checksum = (read_array(file, allow_pickle=False) for _ in range(3))
-    except _UNREADABLE:
+    stored = read_arrays(key, 2)
+    if stored is None:
         return None
+    pixels, good = stored
     whole = (
         pixels.dtype == np.uint8
         and pixels.ndim == 4
         and good.dtype == np.bool_
         and good.shape == (count,)
         and len(pixels) == good.sum()
-        and checksum.shape == ()
-        and int(checksum) == _checksum(pixels, good)
     )
     return (pixels, good) if whole else None
 
@@ -78,12 +85,37 @@ def read_cache(key: str, count: int) -> tuple[Pixels, npt.NDArray[np.bool_]] | N
 def write_cache(key: str, pixels: Pixels, good: npt.NDArray[np.bool_]) -> None:
     """Store decoded images, whole or not at all.
 
-    A folder that cannot be written to is passed over in silence, as the cache only saves time.
-
     Args:
         key: The key of the job.
         pixels: The images that could be read, uint8 [M, C, H, W].
         good: For each file of the job whether it could be read, bool [N].
+    """
+    write_arrays(key, (pixels, good))
+
+
+def read_arrays(key: str, count: int) -> list[npt.NDArray[Any]] | None:
+    """Fetch what `write_arrays` stored, or None if there is nothing sound under the key.
+
+    Args:
+        key: The key they were stored under.
+        count: The number of arrays.
+    """
+    try:
+        with _file_of(key).open("rb") as file:
+            *arrays, checksum = (read_array(file, allow_pickle=False) for _ in range(count + 1))
+    except _UNREADABLE:
+        return None
+    return arrays if checksum.shape == () and int(checksum) == _checksum(arrays) else None
+
+
+def write_arrays(key: str, arrays: Sequence[npt.NDArray[Any]]) -> None:
+    """Store arrays, whole or not at all.
+
+    A folder that cannot be written to is passed over in silence, as the cache only saves time.
+
+    Args:
+        key: The key to store them under.
+        arrays: Arrays of numbers.
     """
     unfinished: str | None = None
     try:
@@ -94,8 +126,8 @@ def write_cache(key: str, pixels: Pixels, good: npt.NDArray[np.bool_]) -> None:
             dir=target.parent, prefix=_UNFINISHED[0], suffix=_UNFINISHED[1], delete=False
         ) as file:
             unfinished = file.name
-            # Three arrays one after the other in one file; the last proves that the others are whole.
-            for array in (pixels, good, np.array(_checksum(pixels, good), dtype=np.int64)):
+            # One after the other in one file; the last proves that the others are whole.
+            for array in (*arrays, np.array(_checksum(arrays), dtype=np.int64)):
                 np.save(file, array, allow_pickle=False)
         os.replace(unfinished, target)
         unfinished = None
@@ -119,12 +151,18 @@ def _sweep(folder: Path) -> None:
                 file.unlink()
 
 
-def _checksum(pixels: Pixels, good: npt.NDArray[np.bool_]) -> int:
+def _checksum(arrays: Sequence[npt.NDArray[Any]]) -> int:
     checksum = 0
-    for array in (pixels, good):
+    for array in arrays:
         # An empty array cannot be cast to bytes.
         checksum = zlib.crc32(np.ascontiguousarray(array).data.cast("B"), checksum) if array.size else checksum
     return checksum
+
+
+def _identity(file: ImageFile) -> list[str | int]:
+    if isinstance(file, Member):
+        return [os.path.abspath(file.archive), file.name, file.offset, file.length, *_stamp(file.archive)]
+    return [os.path.abspath(file), *_stamp(file)]
 
 
 def _stamp(file: Path) -> tuple[int, int]:

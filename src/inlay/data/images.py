@@ -1,22 +1,120 @@
-"""A set of images of one size, held in memory, with or without labels."""
+"""Sets of images of one size, with or without labels: what any set offers, and the set that is held in memory."""
 
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import blake2b
-from typing import Any
+from typing import Any, Protocol, Self
 
+import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from inlay.data.arrays import Array, Labels, as_images, as_labels
+from inlay.data.labelling import check_labels, chosen_classes, chosen_positions
 from inlay.errors import InlayError
 
-__all__ = ["ImageSet"]
+__all__ = ["ImageSet", "Images", "PixelReader", "fingerprint_of", "fingerprint_of_set"]
 
 _DIGEST_BYTES = 8
+_LEVELS = 256
+_IMAGES_PER_COUNT = 1024
+
+
+class PixelReader(Protocol):
+    """Reads the pixels of any images of a set; threads may read at the same time."""
+
+    def __len__(self) -> int:
+        """The number of images."""
+        ...
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Channels, height and width of every image."""
+        ...
+
+    def read(self, indices: Tensor) -> Tensor:
+        """Read some images.
+
+        Args:
+            indices: Their positions in order, int64 [r], on the CPU.
+
+        Returns:
+            uint8 [r, C, H, W] on the CPU.
+
+        Raises:
+            InlayError: An image cannot be read.
+        """
+        ...
+
+
+class Images(Protocol):
+    """A set of images of one size, wherever its pixels are."""
+
+    def __len__(self) -> int:
+        """The number of images."""
+        ...
+
+    @property
+    def pixels(self) -> Tensor | PixelReader:
+        """The pixels, uint8 [N, C, H, W], or who reads them."""
+        ...
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Where each image came from."""
+        ...
+
+    @property
+    def labels(self) -> Tensor | None:
+        """int64 [N], each an index into `class_names`; None for unlabelled images."""
+        ...
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """The distinct names of the classes in order; empty without labels."""
+        ...
+
+    @property
+    def skipped(self) -> tuple[str, ...]:
+        """Names of files that were left out because they are damaged."""
+        ...
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Height and width of every image."""
+        ...
+
+    @property
+    def channels(self) -> int:
+        """Number of channels of every image."""
+        ...
+
+    def select(self, indices: Tensor | npt.NDArray[Any] | Sequence[int]) -> Self:
+        """Pick images by position or by truth value, in the order given."""
+        ...
+
+    def without_labels(self) -> Self:
+        """The same images with no trace of their classes but the names of their files."""
+        ...
+
+    def of_classes(self, names: Sequence[str]) -> Self:
+        """Keep the images of some classes, which become `class_names` in this order."""
+        ...
+
+    def fingerprints(self) -> tuple[str, ...]:
+        """Sixteen hexadecimal digits per image that depend on its shape and pixels alone."""
+        ...
+
+    def fingerprint(self) -> str:
+        """Sixteen hexadecimal digits for the whole set: images in order, labels and class names."""
+        ...
+
+    def level_counts(self) -> Tensor:
+        """How often each level occurs in each channel, over all images and pixels: int64 [C, 256]."""
+        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,16 +144,7 @@ class ImageSet:
             raise ValueError(f"images must be uint8 [N, C, H, W], not {self.images.dtype} {list(self.images.shape)}")
         if len(self.names) != len(self.images):
             raise ValueError(f"{len(self.images)} images but {len(self.names)} names")
-        if len(set(self.class_names)) != len(self.class_names):
-            raise ValueError("class_names must be distinct")
-        if self.labels is None:
-            if self.class_names:
-                raise ValueError("class_names without labels")
-            return
-        if self.labels.dtype != torch.int64 or self.labels.shape != (len(self.images),):
-            raise ValueError(f"labels must be int64 [{len(self)}], not {self.labels.dtype} {list(self.labels.shape)}")
-        if len(self) and not (self.labels.min() >= 0 and self.labels.max() < len(self.class_names)):
-            raise ValueError("labels must be indices into class_names")
+        check_labels(self.labels, self.class_names, len(self))
 
     @classmethod
     def from_arrays(
@@ -96,6 +185,11 @@ class ImageSet:
         return f"ImageSet({len(self)} images of {self.channels} x {self.size[0]} x {self.size[1]}, {classes})"
 
     @property
+    def pixels(self) -> Tensor:
+        """The images themselves, uint8 [N, C, H, W]."""
+        return self.images
+
+    @property
     def size(self) -> tuple[int, int]:
         """Height and width of every image."""
         return self.images.shape[2], self.images.shape[3]
@@ -114,13 +208,7 @@ class ImageSet:
         Raises:
             ValueError: The indices are neither.
         """
-        chosen = torch.as_tensor(indices).cpu()
-        if chosen.numel() == 0:
-            chosen = chosen.long()
-        if chosen.dtype == torch.bool and chosen.shape == (len(self),):
-            chosen = chosen.nonzero().squeeze(1)
-        if chosen.ndim != 1 or chosen.dtype == torch.bool or chosen.is_floating_point():
-            raise ValueError(f"indices must be positions or {len(self)} truth values")
+        chosen = chosen_positions(indices, len(self))
         return replace(
             self,
             images=self.images[chosen],
@@ -143,22 +231,9 @@ class ImageSet:
             InlayError: The set has no labels or does not know a class.
             ValueError: A name occurs twice.
         """
-        if self.labels is None:
-            raise InlayError(
-                "Unlabelled images cannot be chosen by class; load a folder with one sub-folder per class."
-            )
-        wanted = tuple(names)
-        unknown = next((name for name in wanted if name not in self.class_names), None)
-        if unknown is not None:
-            raise InlayError(f"There is no class '{unknown}'; write one of {', '.join(self.class_names)}.")
-        if len(set(wanted)) != len(wanted):
-            raise ValueError("names must be distinct")
-        renumbered = torch.full((len(self.class_names),), -1, dtype=torch.int64)
-        for number, name in enumerate(wanted):
-            renumbered[self.class_names.index(name)] = number
-        labels = renumbered[self.labels]
-        kept = (labels >= 0).nonzero().squeeze(1)
-        return ImageSet(self.images[kept], tuple(self.names[index] for index in kept.tolist()), labels[kept], wanted)
+        kept, labels = chosen_classes(self.labels, self.class_names, names)
+        chosen = tuple(self.names[index] for index in kept.tolist())
+        return ImageSet(self.images[kept], chosen, labels, tuple(names))
 
     def fingerprints(self) -> tuple[str, ...]:
         """Sixteen hexadecimal digits per image that depend on its shape and pixels alone."""
@@ -166,14 +241,31 @@ class ImageSet:
 
     @cached_property
     def _fingerprints(self) -> tuple[str, ...]:
-        shape = str(list(self.images.shape[1:])).encode()
-        pixels = self.images.cpu().contiguous().numpy()
-        return tuple(_digest(shape, image.tobytes()) for image in pixels)
+        return tuple(fingerprint_of(image) for image in self.images.cpu().contiguous().numpy())
 
     def fingerprint(self) -> str:
         """Sixteen hexadecimal digits for the whole set: images in order, labels and class names."""
-        labels = None if self.labels is None else self.labels.tolist()
-        return _digest(json.dumps([self.fingerprints(), labels, self.class_names]).encode())
+        return fingerprint_of_set(self)
+
+    def level_counts(self) -> Tensor:
+        """How often each level occurs in each channel, over all images and pixels: int64 [C, 256], on the CPU."""
+        total = torch.zeros(self.channels, _LEVELS, dtype=torch.int64)
+        # A few images at a time, because the channels of all would be one more copy of them.
+        for images in torch.split(self.images, _IMAGES_PER_COUNT):
+            counts = [torch.bincount(channel.flatten(), minlength=_LEVELS) for channel in images.unbind(dim=1)]
+            total += torch.stack(counts).cpu()
+        return total
+
+
+def fingerprint_of(pixels: npt.NDArray[np.uint8]) -> str:
+    """Sixteen hexadecimal digits of one image, uint8 [C, H, W], from its shape and pixels alone."""
+    return _digest(str(list(pixels.shape)).encode(), pixels.tobytes())
+
+
+def fingerprint_of_set(images: Images) -> str:
+    """Sixteen hexadecimal digits of a set, from its images in order, labels and class names."""
+    labels = None if images.labels is None else images.labels.tolist()
+    return _digest(json.dumps([images.fingerprints(), labels, images.class_names]).encode())
 
 
 def _digest(*parts: bytes) -> str:

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from inlay.data import ImageSet, Stages
 from inlay.demo.recipe import BACKBONE, ceiling_settings, forgetful_settings, plain_settings
+from inlay.engine.feed import feed_of
 from inlay.engine.inference import features_of
 from inlay.evaluation import Scores, score
 from inlay.evaluation.benchmark import StageTruth, match_stage, score_learner
@@ -77,7 +78,7 @@ def _truth(knowledge: Knowledge, labelled: ImageSet) -> StageTruth:
 def _forgetful_scores(knowledge: Knowledge, stages: Stages, stage: int, truths: Sequence[StageTruth]) -> Scores:
     test = stages.test(stage)
     class_stages = [entry.stage for entry in knowledge.registry]
-    return score_learner(knowledge.logits(test.images), test, stages.class_names(0), class_stages, truths)[0]
+    return score_learner(knowledge.logits(test), test, stages.class_names(0), class_stages, truths)[0]
 
 
 def _supervised_scores(ceiling: Knowledge, stages: Stages, stage: int) -> Scores:
@@ -85,7 +86,7 @@ def _supervised_scores(ceiling: Knowledge, stages: Stages, stage: int) -> Scores
     test = stages.test(stage)
     assert test.labels is not None
     class_stages = [step for step in range(stage + 1) for _ in stages.class_names(step)]
-    return score(ceiling.logits(test.images)[:, : len(class_stages)], test.labels, class_stages)
+    return score(ceiling.logits(test)[:, : len(class_stages)], test.labels, class_stages)
 
 
 def _joint(scores: Scores) -> JointBaseline:
@@ -105,8 +106,8 @@ def _kmeans_pixels(stages: Stages, stage: int, seed: int) -> float:
 
 def _kmeans_features(stages: Stages, stage: int, knowledge: Knowledge, seed: int) -> float:
     def features(images: ImageSet) -> Tensor:
-        pixels = images.images.to(knowledge.head.weight.device)
-        return features_of(knowledge.network, pixels, knowledge.form.prepare)
+        feed = feed_of(images.pixels, knowledge.head.weight.device)
+        return features_of(knowledge.network, feed, knowledge.form.prepare)
 
     return _kmeans(features(stages.labelled(stage)), features(_new_test(stages, stage)), stages, stage, seed)
 

@@ -126,7 +126,7 @@ def _discovered(learner: Learner, labelled: ImageSet) -> tuple[DiscoveredClass, 
     truth = [labelled.class_names[label] for label in labelled.labels.tolist()]
     matched = learner.matched_names(record.index)
     ids = [entry.id for entry in learner.classes.of_stage(record.index)]
-    scores = learner.knowledge.logits(labelled.images)[:, ids]
+    scores = learner.knowledge.logits(labelled)[:, ids]
     clusters = torch.tensor(record.clusters)
     found = []
     for cluster, name in enumerate(record.class_names):

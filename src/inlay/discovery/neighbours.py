@@ -4,6 +4,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from inlay.data.draws import Draws
+
 __all__ = ["draw_partners", "nearest_neighbours"]
 
 
@@ -39,14 +41,14 @@ def nearest_neighbours(features: Tensor, count: int, chunk: int = 4096) -> Tenso
     return torch.cat(found)
 
 
-def draw_partners(indices: Tensor, neighbours: Tensor, share: float, generator: torch.Generator) -> Tensor:
+def draw_partners(indices: Tensor, neighbours: Tensor, share: float, draws: Draws) -> Tensor:
     """Pair each image with one of its neighbours, or with itself.
 
     Args:
         indices: Positions of the images, int64 [B].
         neighbours: Positions of the neighbours of every image, int64 [N, count], on the same device.
         share: Probability of a neighbour, each of them equally likely; 0 to 1.
-        generator: Source of the draws, on any device.
+        draws: Source of the draws, of B rows, on the same device.
 
     Returns:
         Positions of the partners, int64 [B].
@@ -59,11 +61,8 @@ def draw_partners(indices: Tensor, neighbours: Tensor, share: float, generator: 
     if indices.ndim != 1 or neighbours.ndim != 2 or neighbours.shape[1] == 0:
         shapes = f"{tuple(indices.shape)} and {tuple(neighbours.shape)}"
         raise ValueError(f"indices must be [B] and neighbours [N, count]; got {shapes}")
-    where = generator.device
-    columns = torch.randint(neighbours.shape[1], indices.shape, generator=generator, device=where)
-    chosen = torch.rand(indices.shape, generator=generator, device=where) < share
-    partners = neighbours[indices, columns.to(indices.device)]
-    return torch.where(chosen.to(indices.device), partners, indices)
+    partners = neighbours[indices, draws.choice(neighbours.shape[1])]
+    return torch.where(draws.chance(share), partners, indices)
 
 
 def _largest(values: Tensor, count: int) -> Tensor:

@@ -45,6 +45,11 @@ class ClassStatistics:
             return "full"
         return "shared" if self.std.ndim == 1 else "diagonal"
 
+    @property
+    def present(self) -> int:
+        """The number of classes that are not empty."""
+        return len(self._present)
+
     def covariance(self, index: int) -> Tensor:
         """Return the covariance of one class, [D, D], float64."""
         std = self.std.expand_as(self.mean)[index].double()
@@ -61,16 +66,37 @@ class ClassStatistics:
             scale: Factor on the standard deviations.
 
         Returns:
-            Features, [K·n, D], float32, and their classes, [K·n].
+            Features, [K'·n, D], float32, and their classes, [K'·n], of the K' classes that are not empty.
         """
-        present = self._present
-        shape = (len(present), per_class, self.mean.shape[1])
-        noise = torch.randn(shape, generator=generator, device=generator.device).to(self.mean)
+        shape = (self.present, per_class, self.mean.shape[1])
+        noise = torch.randn(shape, generator=generator, device=generator.device)
+        return self.features_at(noise.to(self.mean), scale)
+
+    def features_at(self, noise: Tensor, scale: float = 1.0) -> tuple[Tensor, Tensor]:
+        """Turn standard normal noise into features of the classes, leaving empty classes out.
+
+        After the first call nothing waits for the device.
+
+        Args:
+            noise: Independent numbers of mean 0 and variance 1, n of each of the K' classes that are not empty,
+                [K', n, D].
+            scale: Factor on the standard deviations.
+
+        Returns:
+            Features, class after class, [K'·n, D], in the wider type of the noise and float32, and their classes,
+            [K'·n].
+
+        Raises:
+            ValueError: If the noise has another shape.
+        """
+        if noise.ndim != 3 or noise.shape[::2] != (self.present, self.mean.shape[1]):
+            raise ValueError(f"noise must be [{self.present}, n, {self.mean.shape[1]}]; got {tuple(noise.shape)}")
+        noise = noise.to(torch.promote_types(noise.dtype, self.mean.dtype))
         if self.correlation is not None:
-            noise = noise @ self._roots
-        std = self.std.expand_as(self.mean)[present, None]
-        samples = self.mean[present, None] + scale * std * noise
-        return samples.flatten(0, 1), present.repeat_interleave(per_class)
+            noise = noise @ self._roots.to(noise.dtype)
+        std = self.std.expand_as(self.mean)[self._present, None].to(noise.dtype)
+        features = self.mean[self._present, None] + scale * std * noise
+        return features.flatten(0, 1), self._present[:, None].expand(noise.shape[:2]).flatten()
 
     def mapped(self, matrix: Tensor, offset: Tensor, residual: Tensor | None = None) -> "ClassStatistics":
         """Carry the statistics through the affine map x -> A·x + b, with independent noise of covariance R.

@@ -2,6 +2,7 @@
 
 import torch
 
+from inlay.engine.world import World
 from inlay.errors import InlayError
 
 __all__ = ["find_device"]
@@ -11,13 +12,17 @@ def find_device(name: str) -> torch.device:
     """Return a device that exists.
 
     Args:
-        name: "cpu", "cuda", "cuda:1", or "auto" for a CUDA device if there is one.
+        name: "cpu", "cuda", "cuda:1", or "auto" for a CUDA device if there is one. With several processes "auto" and
+            "cuda" give each process of a machine a device of its own.
 
     Raises:
         InlayError: If there is no such device.
     """
     if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    world = World.current()
+    if name == "cuda" and world.parallel:
+        name = f"cuda:{world.local_rank}"
     try:
         device = torch.device(name)
     except RuntimeError:

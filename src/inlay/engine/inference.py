@@ -1,33 +1,61 @@
 """Batched evaluation of a network without gradients."""
 
+import math
 from collections.abc import Callable
+from contextlib import closing
 
 import torch
 from torch import Tensor, nn
 
-__all__ = ["features_of"]
+from inlay.engine.feed import Feed
+from inlay.engine.world import World
+
+__all__ = ["features_of", "first_images"]
 
 _PIXELS_PER_BATCH = 2**21
 
 
 @torch.no_grad()
-def features_of(network: nn.Module, images: Tensor, prepare: Callable[[Tensor], Tensor]) -> Tensor:
+def features_of(network: nn.Module, feed: Feed, prepare: Callable[[Tensor], Tensor]) -> Tensor:
     """Return the features of all images in eval mode; the mode of every module is left as it was.
+
+    Several processes share the images; the batches are the same whatever their number, and so are the features.
 
     Args:
         network: Module from images [B, C, H, W] to features [B, D].
-        images: uint8 [N, C, H, W].
+        feed: Brings N images to the device.
         prepare: Turns a uint8 batch into the network's input.
 
     Returns:
-        Features [N, D], float32.
+        Features [N, D] on the device, at least float32.
     """
-    batch = max(1, _PIXELS_PER_BATCH // (images.shape[-1] * images.shape[-2]))
     modes = {module: module.training for module in network.modules()}
     network.eval()
     try:
-        parts = [network(prepare(chunk)).float() for chunk in torch.split(images, batch)]
+        with closing(feed.batches(_own_share(feed))) as batches:
+            parts = [_full(network(prepare(images))) for images in batches]
     finally:
         for module, training in modes.items():
             module.training = training
-    return torch.cat(parts)
+    world = World.current()
+    own = torch.cat(parts) if parts else _full(network(prepare(first_images(feed, 1))))[:0]
+    return world.collect(own)
+
+
+def first_images(feed: Feed, count: int) -> Tensor:
+    """Return the first images of a feed, at most `count`, uint8 [n, C, H, W]."""
+    with closing(feed.batches([torch.arange(min(count, len(feed)))])) as batches:
+        return next(iter(batches))
+
+
+def _own_share(feed: Feed) -> list[Tensor]:
+    """Return the batches that this process computes: one stretch of all batches."""
+    world = World.current()
+    _, height, width = feed.shape
+    batches = torch.split(torch.arange(len(feed)), max(1, _PIXELS_PER_BATCH // (height * width)))
+    each = math.ceil(len(batches) / world.size)
+    return list(batches[world.rank * each : (world.rank + 1) * each])
+
+
+def _full(features: Tensor) -> Tensor:
+    return features.to(torch.promote_types(features.dtype, torch.float32))

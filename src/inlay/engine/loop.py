@@ -1,53 +1,38 @@
 """The one training loop: shuffling, schedule, optimiser, checkpoints, progress.
 
-A loop is iterated for its batches and told the losses of each:
-
-    with loop:
-        for batch in loop:
-            loop.update(losses(batch))
-
-Because every random draw is a function of the step, a loop that is stopped at any moment and started again
-from its checkpoint ends with the same weights, bit for bit on one CPU.
+Because every random draw is a function of the step and of the image, a loop that is stopped at any moment and started
+again from its checkpoint ends with the same weights, bit for bit on the CPU, whatever the number of processes was.
 """
 
-import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from inlay.engine import schedule
+from inlay.engine.batch import Batch
 from inlay.engine.checkpoint import read_tensors, restore_training_state, training_state, write_tensors
+from inlay.engine.feed import Feed, upload
 from inlay.engine.interrupt import InterruptWatch
+from inlay.engine.order import Order
 from inlay.engine.progress import Progress, QuietProgress
-from inlay.engine.randomness import generator
+from inlay.engine.randomness import derive_seed
+from inlay.engine.step import Stepper, chosen_pace
+from inlay.engine.work import Work
+from inlay.engine.world import World
 from inlay.errors import InlayError, Interrupted, TrainingDivergedError
 from inlay.settings import TrainingSettings
 
-__all__ = ["Batch", "Keeping", "Loop"]
+__all__ = ["Companions", "Keeping", "Loop", "Timing"]
 
 _SECONDS_BETWEEN_READINGS = 0.5
 
-
-@dataclass(frozen=True)
-class Batch:
-    """One step's work.
-
-    Attributes:
-        indices: Which images, [B].
-        step: Number of the step, from 0.
-        progress: Fraction of the training that is done.
-        generator: Randomness of this step, on the device of the loop.
-    """
-
-    indices: Tensor
-    step: int
-    progress: float
-    generator: torch.Generator
+Companions = Callable[[Tensor, int], Tensor]
+"""From images, int64 [B], and the key of a step to the image that each one's second view shows, int64 [B]."""
 
 
 @dataclass(frozen=True)
@@ -66,33 +51,52 @@ class Keeping:
 
 
 @dataclass
+class Timing:
+    """Where the time of a loop went.
+
+    Attributes:
+        warm_up_seconds: Up to the moment when the step was compiled and recorded.
+        train_seconds: After that moment.
+        images: Images seen after that moment, each counted once per step whatever its views.
+        waiting_seconds: Time spent waiting for images.
+    """
+
+    warm_up_seconds: float = 0.0
+    train_seconds: float = 0.0
+    images: int = 0
+    waiting_seconds: float = 0.0
+
+
+@dataclass
 class Loop:
-    """Trains modules over shuffled indices.
+    """Trains some work over shuffled images.
 
     Attributes:
         name: What is being trained, for the progress display.
-        modules: Everything whose state belongs to the training, by name; parameters with gradients are trained.
+        work: Modules and losses.
         settings: Schedule and optimiser.
-        images: Number of images to go through per epoch.
+        feed: Brings the images to the device.
         seed: Seed of this loop.
-        device: Where batches are drawn.
+        companions: Chooses what the second view of each image shows; None is the image itself.
         keeping: Checkpoints.
         progress: Receiver of news.
         settings_name: Where the settings stand among all settings, for advice.
+        last_step: Stop after this step, as a rehearsal does; None goes to the end.
     """
 
     name: str
-    modules: Mapping[str, nn.Module]
+    work: Work
     settings: TrainingSettings
-    images: int
+    feed: Feed
     seed: int
-    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    companions: Companions | None = None
     keeping: Keeping = field(default_factory=Keeping)
     progress: Progress = field(default_factory=QuietProgress)
     settings_name: str = "training"
+    last_step: int | None = None
 
     def __post_init__(self) -> None:
-        trained = [p for module in self.modules.values() for p in module.parameters() if p.requires_grad]
+        trained = [p for p in self.work.parameters() if p.requires_grad]
         if not trained:
             raise ValueError("no parameter has a gradient, so there is nothing to train")
         self.optimizer = torch.optim.SGD(
@@ -101,110 +105,120 @@ class Loop:
             momentum=self.settings.momentum,
             weight_decay=self.settings.weight_decay,
             nesterov=self.settings.nesterov and self.settings.momentum > 0,
+            fused=True,
         )
-        self.steps_per_epoch = math.ceil(self.images / self.settings.batch)
-        self.total = self.settings.epochs * self.steps_per_epoch
+        self.world = World.current()
+        self.order = Order(len(self.feed), self.settings.batch, self.seed)
+        self._check_shares()
+        self.total = self.settings.epochs * self.order.steps
         self.step = 0
+        self.timing = Timing()
         self._watch = InterruptWatch()
-        self._losses: dict[str, Tensor] = {}
         self._seconds_before = 0.0
         self._began = self._last_kept = self._last_read = time.monotonic()
 
-    def __enter__(self) -> "Loop":
-        """Restore the checkpoint, if there is one, and begin.
+    def run(self) -> None:
+        """Train from the checkpoint, if there is one, to the end.
 
         Raises:
             InlayError: If the checkpoint belongs to other work.
-        """
-        self._restore()
-        for module in self.modules.values():
-            module.train()
-        self.progress.start(self.name, self.total, self.step)
-        self._watch.__enter__()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._watch.__exit__(kind, error, trace)
-        self.progress.finish()
-
-    def __iter__(self) -> Iterator[Batch]:
-        """Yield the batches that are left; `update` must be called once for each.
-
-        Raises:
             Interrupted: After Ctrl-C, with the state kept.
             TrainingDivergedError: If a loss or a weight is no longer finite.
         """
-        while self.step < self.total:
-            expected = self.step + 1
-            yield self._batch()
-            if self.step != expected:
-                raise RuntimeError("update must be called once for each batch")
-            self._read_and_keep()
-        if self.keeping.path is not None:
-            self._keep()
-        if self._watch.requested:
-            raise self._interrupted()
+        self._restore()
+        self.work.train()
+        pace = chosen_pace(self.settings.pace, self.feed.device, self.total, self.world)
+        self._stepper = Stepper(self.work, self.optimizer, pace, self.feed.device, self.world)
+        self.progress.start(self.name, self.total, self.step)
+        try:
+            with self._watch, _fastest_convolutions():
+                self._take_steps()
+        finally:
+            self.progress.finish()
 
-    def update(self, losses: Mapping[str, Tensor]) -> None:
-        """Take one optimiser step down the sum of the losses.
-
-        Args:
-            losses: Weighted scalars by name.
-        """
-        total = torch.stack(list(losses.values())).sum()
-        self._losses = {"total": total.detach(), **{name: loss.detach() for name, loss in losses.items()}}
-        if self.device.type == "cpu":
-            self._check_loss()
-        rate = self._learning_rate()
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
-        self.optimizer.zero_grad(set_to_none=True)
-        total.backward()  # type: ignore[no-untyped-call]
-        self.optimizer.step()
+    def take_step(self, batch: Batch) -> None:
+        """Take the next step with a batch."""
+        progress = self.step / self.total
+        self._stepper(batch, self.work.weights(progress), self._learning_rate(progress))
         self.step += 1
 
-    def _batch(self) -> Batch:
-        epoch, position = divmod(self.step, self.steps_per_epoch)
-        if position == 0 or not hasattr(self, "_order"):
-            order = torch.randperm(self.images, generator=generator(self.seed, "order", epoch))
-            self._order = order.to(self.device)
-        # Batches of equal size, give or take one, so that every image is seen once in each epoch.
-        first, last = (self.images * place // self.steps_per_epoch for place in (position, position + 1))
-        return Batch(
-            indices=self._order[first:last],
-            step=self.step,
-            progress=self.step / self.total,
-            generator=generator(self.seed, "step", self.step, device=self.device),
-        )
+    def _take_steps(self) -> None:
+        last = self.total if self.last_step is None else min(self.total, self.last_step)
+        began = self._began = time.monotonic()
+        with closing(self._batches()) as batches:
+            while self.step < last:
+                asked = time.monotonic()
+                batch = next(batches)
+                self.timing.waiting_seconds += time.monotonic() - asked
+                was_ready = self._stepper.ready_at is not None
+                self.take_step(batch)
+                self.timing.images += self.order.batch if was_ready else 0
+                self._read_and_keep()
+        if self.feed.device.type == "cuda":
+            torch.cuda.synchronize(self.feed.device)
+        ready = self._stepper.ready_at or began
+        self.timing.warm_up_seconds = ready - began
+        self.timing.train_seconds = time.monotonic() - ready
+        if self.keeping.path is not None and self.last_step is None:
+            self._keep()
+        if self.world.agree(self._watch.requested)[0]:
+            raise self._interrupted()
 
-    def _learning_rate(self) -> float:
-        progress = self.step / self.total
+    def _batches(self) -> Generator[Batch, None, None]:
+        """Yield the batches from the present step on."""
+        mine = self.world.rows(self.order.batch)
+        device = self.feed.device
+        for epoch in range(self.step // self.order.steps, self.settings.epochs):
+            first = epoch * self.order.steps
+            start = max(self.step - first, 0)
+            order = self.order.epoch(epoch)[start:]
+            requests = order[:, mine]
+            if self.companions is not None:
+                partners = [
+                    self.companions(indices, derive_seed(self.seed, "companions", first + start + place))[mine]
+                    for place, indices in enumerate(order)
+                ]
+                requests = torch.cat([requests, torch.stack(partners)], dim=1)
+            keys = [derive_seed(self.seed, "step", first + start + place) for place in range(len(order))]
+            # Uploaded together, so that a step waits for nothing.
+            placed, placed_keys = upload(order, device), upload(torch.tensor(keys), device)
+            with closing(self.feed.batches(requests)) as images:
+                for pixels, indices, key in zip(images, placed, placed_keys, strict=True):
+                    own, others = pixels.chunk(2) if self.companions is not None else (pixels, pixels)
+                    rows = indices if self.world.size == 1 else indices[mine]
+                    yield Batch(own, others, rows, indices, key)
+
+    def _learning_rate(self, progress: float) -> float:
         if self.settings.schedule == "cosine":
             return self.settings.learning_rate * schedule.cosine(progress)
         return self.settings.learning_rate * schedule.step_decay(progress, self.settings.decay_at)
 
     def _read_and_keep(self) -> None:
         now = time.monotonic()
-        if now - self._last_read >= _SECONDS_BETWEEN_READINGS or self.step == self.total:
-            self._last_read = now
-            self._check_loss()
-            self.progress.step(self.step, {name: loss.item() for name, loss in self._losses.items()})
-        if self._watch.requested:
+        main = self.world.is_main
+        read = now - self._last_read >= _SECONDS_BETWEEN_READINGS or self.feed.device.type == "cpu"
+        keep = self.keeping.path is not None and now - self._last_kept >= self.keeping.seconds
+        stop, read, keep = self.world.agree(self._watch.requested, main and read, main and keep)
+        if read or self.step == self.total:
+            self._read(now)
+        if stop:
             raise self._interrupted()
-        if self.keeping.path is not None and now - self._last_kept >= self.keeping.seconds:
+        if keep:
             self._keep()
 
-    def _check_loss(self) -> None:
-        for name, loss in self._losses.items():
-            if not bool(torch.isfinite(loss)):
+    def _read(self, now: float) -> None:
+        values = dict(zip(self._stepper.names, self._stepper.values.tolist(), strict=True))
+        for name, value in values.items():
+            if not -torch.inf < value < torch.inf:
                 raise self._diverged(f"the loss {name!r}")
+        if now - self._last_read >= _SECONDS_BETWEEN_READINGS or self.step == self.total:
+            self._last_read = now
+            self.progress.step(self.step, {"total": sum(values.values()), **values})
 
     def _keep(self) -> None:
         """Write a checkpoint, unless the state is one that nobody could go on from."""
         assert self.keeping.path is not None
-        tensors, facts = training_state(self.modules, self.optimizer)
+        tensors, facts = training_state(dict(self.work.named_children()), self.optimizer)
         for name, tensor in tensors.items():
             if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
                 raise self._diverged(f"{name!r}")
@@ -214,7 +228,8 @@ class Loop:
             "seconds": self._seconds_before + time.monotonic() - self._began,
             "fingerprint": self.keeping.fingerprint,
         }
-        write_tensors(self.keeping.path, tensors, facts)
+        if self.world.is_main:
+            write_tensors(self.keeping.path, tensors, facts)
         self._last_kept = time.monotonic()
 
     def _restore(self) -> None:
@@ -229,10 +244,19 @@ class Loop:
             )
         if not all(key in facts for key in ("training", "step", "seconds")):
             raise InlayError(f"{path} is damaged; pass --restart to begin the stage anew.")
-        restore_training_state(self.modules, self.optimizer, tensors, facts["training"])
+        restore_training_state(dict(self.work.named_children()), self.optimizer, tensors, facts["training"])
         self.step, self._seconds_before = int(facts["step"]), float(facts["seconds"])
         if self.step < self.total:
             self.progress.note(f"Going on with {self.name} at step {self.step} of {self.total}.")
+
+    def _check_shares(self) -> None:
+        batch, size = self.order.batch, self.world.size
+        if batch % size:
+            fitting = max(batch // size, 1) * size
+            raise InlayError(
+                f"A batch of {batch} images cannot be shared evenly by {size} processes; write "
+                f"--set {self.settings_name}.batch={fitting} or use another number of processes."
+            )
 
     def _interrupted(self) -> Interrupted:
         if self.keeping.path is None:
@@ -253,3 +277,14 @@ class Loop:
             f"lower learning rate, such as "
             f"--set {self.settings_name}.learning_rate={self.settings.learning_rate / 10:g} --restart."
         )
+
+
+@contextmanager
+def _fastest_convolutions() -> Iterator[None]:
+    """Let cuDNN try its algorithms once for each shape; all batches have one shape, so that pays."""
+    before = torch.backends.cudnn.benchmark
+    torch.backends.cudnn.benchmark = True
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.benchmark = before

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from torch import Tensor
 
-from inlay.data import ImageSet
+from inlay.data.images import Images
 from inlay.errors import InlayError
 from inlay.evaluation.matching import MatchedOn, Matching, map_truth
 from inlay.evaluation.metrics import Scores, score
@@ -48,7 +48,7 @@ class StageTruth:
 
 
 def match_stage(
-    stage: int, cluster_of: Mapping[str, int], cluster_count: int, labelled: ImageSet, known: Sequence[str] = ()
+    stage: int, cluster_of: Mapping[str, int], cluster_count: int, labelled: Images, known: Sequence[str] = ()
 ) -> StageTruth:
     """Match the clusters of a stage on its own images, given once more with labels.
 
@@ -88,7 +88,7 @@ def match_stage(
 
 
 def match_on_test(
-    logits: Tensor, test: ImageSet, known: Sequence[str], stages: Mapping[int, Sequence[int]]
+    logits: Tensor, test: Images, known: Sequence[str], stages: Mapping[int, Sequence[int]]
 ) -> dict[int, StageTruth]:
     """Match the clusters of several stages together on the test images themselves.
 
@@ -122,7 +122,7 @@ def match_on_test(
 
 def score_learner(
     logits: Tensor,
-    test: ImageSet,
+    test: Images,
     base_names: Sequence[str],
     class_stages: Sequence[int],
     truths: Sequence[StageTruth],
@@ -165,7 +165,7 @@ def score_learner(
     return scores, len(names) - len(kept)
 
 
-def _names(images: ImageSet) -> list[str]:
+def _names(images: Images) -> list[str]:
     if images.labels is None:
         raise InlayError("These images have no labels; give a folder with one sub-folder per class.")
     return [images.class_names[label] for label in images.labels.tolist()]

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from inlay.data import ImageSet
+from inlay.data.images import Images
 from inlay.evaluation.benchmark import StageTruth, match_stage
 from inlay.knowledge import StageRecord
 from inlay.run_folder import RunFolder
@@ -27,7 +27,7 @@ class StageTruths:
         """Return the matchings of the stages up to and including one."""
         return {index: self._found[index] for index in sorted(self._found) if index <= stage}
 
-    def match(self, records: Sequence[StageRecord], labelled: ImageSet) -> bool:
+    def match(self, records: Sequence[StageRecord], labelled: Images) -> bool:
         """Match the stages that were not matched yet; each is kept even if a later one fails.
 
         Args:

@@ -35,10 +35,16 @@ class Method:
     terms: tuple[Term, ...]
     novel_head: HeadMaker
 
+    def weights(self, settings: Settings, progress: float) -> dict[str, float]:
+        """Return the weights of the terms in use by name, at a fraction of the stage."""
+        return {term.name: term.weight(settings, progress) for term in self._in_use(settings)}
+
     def losses(self, outputs: StageOutputs) -> dict[str, Tensor]:
-        """Return the weighted losses of a batch by name; terms of weight 0 are not computed."""
-        weights = {term: term.weight(outputs.task.settings, outputs.batch.progress) for term in self.terms}
-        return {term.name: weight * term.loss(outputs) for term, weight in weights.items() if weight}
+        """Return the losses of a batch by name, without their weights; terms that never have one are left out."""
+        return {term.name: term.loss(outputs) for term in self._in_use(outputs.task.settings)}
+
+    def _in_use(self, settings: Settings) -> list[Term]:
+        return [term for term in self.terms if term.weight(settings, 1.0)]
 
     def check(self, settings: Settings) -> None:
         """Refuse settings that this method would not obey.

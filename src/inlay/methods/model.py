@@ -7,12 +7,14 @@ import torch
 from torch import Tensor, nn
 
 from inlay.data.augment import augmentation
+from inlay.data.draws import Draws
 from inlay.discovery.neighbours import draw_partners, nearest_neighbours
-from inlay.engine.loop import Batch
-from inlay.engine.precision import forward
+from inlay.engine.batch import Batch
+from inlay.engine.loop import Companions
+from inlay.engine.passes import pass_views
 from inlay.methods.task import StageTask
 
-__all__ = ["StageModel", "StageOutputs", "Views"]
+__all__ = ["StageModel", "StageOutputs", "neighbours_as_companions"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,7 +33,7 @@ class StageModel:
     joint_head: nn.Linear
     projector: nn.Module
 
-    def modules(self) -> dict[str, nn.Module]:
+    def parts(self) -> dict[str, nn.Module]:
         """Return the parts by name."""
         parts = {"trunk": self.trunk, "joint_head": self.joint_head, "projector": self.projector}
         return parts if self.novel_head is None else {**parts, "novel_head": self.novel_head}
@@ -45,55 +47,43 @@ class StageModel:
         return scores
 
 
-class Views:
-    """Draws the two augmented views of each image of a batch.
+def neighbours_as_companions(task: StageTask) -> Companions | None:
+    """Return what pairs images with near neighbours for the second view, or None without a partner share."""
+    settings = task.settings.assignment
+    if settings.partner_share == 0:
+        return None
+    count = min(settings.neighbours, len(task.feed) - 1)
+    neighbours = nearest_neighbours(task.frozen_features, count).cpu()
 
-    Args:
-        task: The stage; with a partner share, the second view may show a near neighbour of the image.
-    """
+    def companions(indices: Tensor, key: int) -> Tensor:
+        return draw_partners(indices, neighbours, settings.partner_share, Draws(key, indices))
 
-    def __init__(self, task: StageTask) -> None:
-        self._task = task
-        self._first = augmentation(task.settings.first_view)
-        self._second = augmentation(task.settings.second_view)
-        self._neighbours: Tensor | None = None
-        if task.settings.assignment.partner_share > 0:
-            count = min(task.settings.assignment.neighbours, len(task.images) - 1)
-            self._neighbours = nearest_neighbours(task.frozen_features, count)
-
-    def __call__(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Return the first and the second view as network inputs, each [B, C, H, W]."""
-        partners = batch.indices
-        if self._neighbours is not None:
-            share = self._task.settings.assignment.partner_share
-            partners = draw_partners(batch.indices, self._neighbours, share, batch.generator)
-        images, normalise = self._task.images, self._task.normalise
-        first = normalise(self._first(images[batch.indices], batch.generator))
-        return first, normalise(self._second(images[partners], batch.generator))
+    return companions
 
 
 class StageOutputs:
     """What the model says of one batch; each quantity is computed once, when a loss asks for it.
 
+    Quantities are those of the whole batch, whatever the number of processes.
+
     Args:
         task: The stage.
         model: The model under training.
-        views: The two views, each [B, C, H, W].
-        batch: The batch they were drawn from.
+        batch: The batch, of which two views are drawn.
     """
 
-    def __init__(self, task: StageTask, model: StageModel, views: tuple[Tensor, Tensor], batch: Batch) -> None:
+    def __init__(self, task: StageTask, model: StageModel, batch: Batch) -> None:
         self.task = task
         self.model = model
         self.batch = batch
-        self._first_view = views[0]
-        self.first, self.second = self._passed(model.trunk, torch.cat(views)).chunk(2)
+        self.views = _views(task, batch)
+        self.first, self.second = pass_views(model.trunk, self.views, task.settings.training.precision)
 
     @cached_property
     def frozen(self) -> Tensor:
         """Features of the first view by the frozen network, [B, D], without gradient."""
         with torch.no_grad():
-            return self._passed(self.task.network, self._first_view)
+            return pass_views(self.task.network, self.views[:1], self.task.settings.training.precision)[0]
 
     @cached_property
     def projections(self) -> tuple[Tensor, Tensor]:
@@ -113,9 +103,15 @@ class StageOutputs:
         scores: Tensor = self.model.joint_head(self.for_classifier(self.first))
         return scores
 
-    def _passed(self, network: nn.Module, images: Tensor) -> Tensor:
-        return forward(network, images, self.task.settings.training.precision)
-
     def for_classifier(self, features: Tensor) -> Tensor:
         """Return the features with or without their way back into the backbone, as the settings say."""
         return features.detach() if self.task.settings.classifier.detach else features
+
+
+def _views(task: StageTask, batch: Batch) -> tuple[Tensor, Tensor]:
+    """Draw the two views of the rows of this process as network inputs, each [r, C, H, W]."""
+    settings, dtype = task.settings, task.head.weight.dtype
+    draws = Draws(batch.key, batch.rows)
+    first = augmentation(settings.first_view)(batch.images, draws)
+    second = augmentation(settings.second_view)(batch.partners, draws)
+    return task.normalise(first.to(dtype)), task.normalise(second.to(dtype))

@@ -1,22 +1,25 @@
 """The labelled base stage: cross-entropy, with an optional self-supervised term."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from inlay.data.augment import augmentation
+from inlay.data.draws import Draws
 from inlay.data.normalisation import Normalisation
 from inlay.discovery.contrastive import contrastive
-from inlay.engine.loop import Batch, Loop
-from inlay.engine.precision import forward
+from inlay.engine.batch import Batch
+from inlay.engine.feed import Feed
+from inlay.engine.loop import Loop
+from inlay.engine.passes import pass_views
 from inlay.engine.randomness import generator
+from inlay.engine.work import Work
 from inlay.heads import linear, projector
 from inlay.settings import BaseSettings
 
-__all__ = ["BaseTask", "train_base"]
+__all__ = ["BaseTask", "BaseWork", "train_base"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,8 +29,8 @@ class BaseTask:
     Attributes:
         network: Network from images to features [B, D]; it is trained in place.
         feature_size: D.
-        images: Labelled images, uint8 [N, C, H, W], on the device of the network.
-        labels: Their classes, [N].
+        feed: Brings the labelled images to the device of the network.
+        labels: Their classes, [N], on the same device.
         classes: Number of classes.
         normalise: Turns images in 0..1 into the input of the network.
         settings: Settings of the base stage.
@@ -36,7 +39,7 @@ class BaseTask:
 
     network: nn.Module
     feature_size: int
-    images: Tensor
+    feed: Feed
     labels: Tensor
     classes: int
     normalise: Normalisation
@@ -44,36 +47,52 @@ class BaseTask:
     seed: int
 
 
-def train_base(task: BaseTask, make_loop: Callable[[Mapping[str, nn.Module]], Loop]) -> nn.Linear:
+class BaseWork(Work):
+    """Network, head and, with a contrastive term, its projection head.
+
+    Args:
+        task: The base stage.
+    """
+
+    def __init__(self, task: BaseTask) -> None:
+        super().__init__()
+        size, parameter = task.feature_size, next(task.network.parameters())
+        self.task = task
+        self.network = task.network
+        self.head = linear(size, task.classes, generator(task.seed, "head")).to(parameter)
+        self.projector: nn.Module | None = None
+        if task.settings.contrastive:
+            projection = projector(size, task.settings.projection, generator(task.seed, "projector"))
+            self.projector = projection.to(parameter)
+
+    def weights(self, progress: float) -> dict[str, float]:
+        """Return the weights of the two losses; they do not change."""
+        settings = self.task.settings
+        weights = {"cross-entropy": settings.cross_entropy}
+        return {**weights, "contrastive": settings.contrastive} if self.projector is not None else weights
+
+    def forward(self, batch: Batch) -> dict[str, Tensor]:
+        """Return cross-entropy on one view and contrastive loss on two others."""
+        task, settings = self.task, self.task.settings
+        draws = Draws(batch.key, batch.rows)
+        names = [settings.view] + [settings.contrastive_view] * 2 * (self.projector is not None)
+        dtype = self.head.weight.dtype
+        views = (task.normalise(augmentation(name)(batch.images, draws).to(dtype)) for name in names)
+        features, *pair = pass_views(self.network, tuple(views), settings.training.precision)
+        losses = {"cross-entropy": functional.cross_entropy(self.head(features), task.labels[batch.indices])}
+        if self.projector is not None:
+            first, second = (self.projector(view) for view in pair)
+            losses["contrastive"] = contrastive(first, second, settings.temperature)
+        return losses
+
+
+def train_base(task: BaseTask, make_loop: Callable[[Work], Loop]) -> nn.Linear:
     """Train the network in place and return its head.
 
     Args:
         task: Network, labelled images and settings.
-        make_loop: Makes the training loop for the modules of the stage.
+        make_loop: Makes the training loop for the work of the stage.
     """
-    device, size = task.images.device, task.feature_size
-    head = linear(size, task.classes, generator(task.seed, "head")).to(device)
-    modules: dict[str, nn.Module] = {"network": task.network, "head": head}
-    if task.settings.contrastive:
-        projection = projector(size, task.settings.projection, generator(task.seed, "projector"))
-        modules["projector"] = projection.to(device)
-    with make_loop(modules) as loop:
-        for batch in loop:
-            loop.update(_losses(task, modules, batch))
-    return head.requires_grad_(False)
-
-
-def _losses(task: BaseTask, modules: Mapping[str, nn.Module], batch: Batch) -> dict[str, Tensor]:
-    settings = task.settings
-    images, labels = task.images[batch.indices], task.labels[batch.indices]
-    weak, strong = augmentation(settings.view), augmentation(settings.contrastive_view)
-    views = [weak(images, batch.generator)]
-    if settings.contrastive:
-        views += [strong(images, batch.generator), strong(images, batch.generator)]
-    inputs = task.normalise(torch.cat(views))
-    features, *pair = torch.split(forward(task.network, inputs, settings.training.precision), len(images))
-    losses = {"cross-entropy": settings.cross_entropy * functional.cross_entropy(modules["head"](features), labels)}
-    if settings.contrastive:
-        first, second = (modules["projector"](view) for view in pair)
-        losses["contrastive"] = settings.contrastive * contrastive(first, second, settings.temperature)
-    return losses
+    work = BaseWork(task)
+    make_loop(work).run()
+    return work.head.requires_grad_(False)

@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from inlay.branches import MergeReport
 from inlay.data.normalisation import Normalisation
 from inlay.discovery.statistics import ClassStatistics
-from inlay.engine.inference import features_of
+from inlay.engine.feed import Feed
+from inlay.engine.inference import features_of, first_images
 from inlay.settings import Settings
 
 __all__ = ["StageOutcome", "StageTask"]
@@ -23,7 +24,7 @@ class StageTask:
         network: Folded network of the stage before, frozen, from images to features [B, D].
         head: Joint head over the O classes known so far.
         statistics: Statistics of the features of these classes.
-        images: Unlabelled images, uint8 [N, C, H, W], on the device of the network.
+        feed: Brings the N unlabelled images to the device of the network.
         classes: Number of new classes, K.
         normalise: Turns images in 0..1 into the input of the network.
         settings: All settings of the run.
@@ -33,7 +34,7 @@ class StageTask:
     network: nn.Module
     head: nn.Linear
     statistics: ClassStatistics
-    images: Tensor
+    feed: Feed
     classes: int
     normalise: Normalisation
     settings: Settings
@@ -42,7 +43,7 @@ class StageTask:
     @property
     def device(self) -> torch.device:
         """Where the stage is computed."""
-        return self.images.device
+        return self.feed.device
 
     @property
     def old_classes(self) -> int:
@@ -56,11 +57,15 @@ class StageTask:
 
     def prepare(self, images: Tensor) -> Tensor:
         """Turn uint8 images into the input of the network, without augmentation."""
-        return self.normalise(images.float() / 255)
+        return self.normalise(images.to(self.head.weight.dtype) / 255)
+
+    def first_inputs(self, count: int) -> Tensor:
+        """Return the first images as inputs of the network, without augmentation, at most `count`."""
+        return self.prepare(first_images(self.feed, count))
 
     def features(self, network: nn.Module) -> Tensor:
         """Return the features of all images by a network, without augmentation, [N, D]."""
-        return features_of(network, self.images, self.prepare)
+        return features_of(network, self.feed, self.prepare)
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,9 +6,11 @@ A new term is one function and one line at the end of this file.
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 from torch.nn import functional
 
+from inlay.data.draws import Draws
 from inlay.discovery.assignment import swapped_assignment
 from inlay.discovery.contrastive import contrastive
 from inlay.discovery.distillation import feature_distillation
@@ -83,10 +85,13 @@ def _regularization(outputs: StageOutputs) -> Tensor:
 
 
 def _replay(outputs: StageOutputs) -> Tensor:
-    settings = outputs.task.settings.replay
-    statistics, generator = outputs.task.statistics, outputs.batch.generator
-    samples, labels = statistics.sample(settings.per_class, generator, settings.scale)
-    return replay_loss(outputs.model.joint_head, samples, labels)
+    settings, statistics = outputs.task.settings.replay, outputs.task.statistics
+    classes, size = statistics.present, statistics.mean.shape[1]
+    numbers = torch.arange(classes * settings.per_class, device=statistics.mean.device)
+    # The key itself is taken by the views.
+    noise = Draws(outputs.batch.key + 1, numbers).normal(size)
+    samples, labels = statistics.features_at(noise.view(classes, settings.per_class, size), settings.scale)
+    return replay_loss(outputs.model.joint_head, samples.to(outputs.first.dtype), labels)
 
 
 def _assignment(outputs: StageOutputs) -> Tensor:

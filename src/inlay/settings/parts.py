@@ -36,7 +36,11 @@ class TrainingSettings:
         weight_decay: Weight decay of SGD.
         schedule: "cosine" (with a warm-up over the first tenth) or "step".
         decay_at: With "step": fractions of the training at which the learning rate falls to a tenth.
-        precision: "float32", "bfloat16" for the passes through the network, or "auto": bfloat16 on a GPU.
+        precision: "float32", "bfloat16" for the passes through the network, or "auto": bfloat16 where it pays, on a
+            GPU and for images of 28 pixels and up on a CPU that has it in hardware.
+        pace: How steps are taken: "eager"; "graph": recorded once as a CUDA graph and replayed; "compile": compiled,
+            and on a GPU recorded too; "auto": eager on the CPU and with several processes, otherwise recorded, and
+            compiled from 5,000 steps.
     """
 
     epochs: int = 60
@@ -48,6 +52,7 @@ class TrainingSettings:
     schedule: Literal["cosine", "step"] = "cosine"
     decay_at: tuple[float, ...] = ()
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    pace: Literal["auto", "eager", "graph", "compile"] = "auto"
 
 
 @dataclass(frozen=True)

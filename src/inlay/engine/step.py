@@ -1,0 +1,151 @@
+"""One optimiser step: eager, compiled, or recorded once and replayed."""
+
+import time
+from collections.abc import Mapping
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from inlay.engine.batch import Batch
+from inlay.engine.work import Work
+from inlay.engine.world import World
+from inlay.errors import InlayError
+
+__all__ = ["Pace", "Stepper", "chosen_pace"]
+
+Pace = Literal["eager", "graph", "compile"]
+
+# Compiling takes half a minute, which fewer steps do not win back.
+_STEPS_WORTH_COMPILING = 5000
+_STEPS_BEFORE_RECORDING = 3
+
+
+def chosen_pace(wished: Literal["auto"] | Pace, device: torch.device, steps: int, world: World) -> Pace:
+    """Return how steps are taken.
+
+    Args:
+        wished: "eager": kernel after kernel; "graph": the whole step recorded as a CUDA graph; "compile": compiled,
+            and on a GPU recorded too; "auto": eager on the CPU and with several processes, otherwise recorded, and
+            compiled from 5,000 steps.
+        device: Where the steps are computed.
+        steps: Number of steps.
+        world: The processes.
+
+    Raises:
+        InlayError: If the device or the processes do not allow what is wished.
+    """
+    can_record = device.type == "cuda" and not world.parallel
+    if wished == "graph" and not can_record:
+        raise InlayError("Steps are recorded by one process on a CUDA device only; write pace=auto, eager or compile.")
+    if wished != "auto":
+        return wished
+    if not can_record:
+        return "eager"
+    return "compile" if steps >= _STEPS_WORTH_COMPILING else "graph"
+
+
+class Stepper:
+    """Takes optimiser steps down the weighted sum of the losses of some work.
+
+    A recorded step is one CUDA graph of draws, augmentation, passes, losses, gradients and update. The steps before
+    the recording are ordinary ones, so that recording changes nothing but the time.
+
+    Args:
+        work: What is trained.
+        optimizer: Optimiser of its parameters; with a recorded step its learning rate becomes a tensor.
+        pace: How steps are taken.
+        device: Where.
+        world: The processes.
+
+    Attributes:
+        values: Weighted losses of the latest step, one for each name, on the device.
+        names: Names of the losses.
+        ready_at: Moment at which the step was compiled and recorded; None before.
+    """
+
+    def __init__(
+        self, work: Work, optimizer: torch.optim.Optimizer, pace: Pace, device: torch.device, world: World
+    ) -> None:
+        self.names = tuple(work.weights(0.0))
+        self.ready_at: float | None = None
+        self._optimizer = optimizer
+        self._world = world
+        self._records = device.type == "cuda" and pace != "eager" and not world.parallel
+        self._work = world.wrap(work)
+        self._losses = torch.compile(self._weighted, dynamic=False) if pace == "compile" else self._weighted
+        dtype = next(parameter for group in optimizer.param_groups for parameter in group["params"]).dtype
+        self._weights = torch.zeros(len(self.names), dtype=dtype, device=device)
+        self.values = torch.zeros_like(self._weights)
+        self._set_weights: tuple[float, ...] = ()
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._static: Batch | None = None
+        self._side = torch.cuda.Stream(device) if self._records else None  # type: ignore[no-untyped-call]
+        self._steps_taken = 0
+        if self._records:
+            for group in optimizer.param_groups:
+                group["lr"] = torch.tensor(float(group["lr"]), device=device)
+
+    def __call__(self, batch: Batch, weights: Mapping[str, float], rate: float) -> None:
+        """Take one step.
+
+        Args:
+            batch: Inputs of the work.
+            weights: Weight of each loss.
+            rate: Learning rate.
+        """
+        self._set(weights, rate)
+        if self._graph is None and self._records and self._steps_taken >= _STEPS_BEFORE_RECORDING:
+            self._record(batch)
+        if self._graph is not None and self._static is not None:
+            self._static.fill(batch)
+            self._graph.replay()
+        elif self._side is not None:
+            self._step_aside(batch)
+        else:
+            self._step(batch)
+        self._steps_taken += 1
+        if self.ready_at is None and not self._records:
+            self.ready_at = time.monotonic()
+
+    def _set(self, weights: Mapping[str, float], rate: float) -> None:
+        values = tuple(weights[name] for name in self.names)
+        if values != self._set_weights:
+            self._set_weights = values
+            for place, value in enumerate(values):
+                self._weights[place].fill_(value)
+        for group in self._optimizer.param_groups:
+            if isinstance(group["lr"], Tensor):
+                group["lr"].fill_(rate)
+            else:
+                group["lr"] = rate
+
+    def _step(self, batch: Batch) -> None:
+        with self._world.global_statistics():
+            weighted = self._losses(batch)
+        self._optimizer.zero_grad(set_to_none=True)
+        weighted.sum().backward()  # type: ignore[no-untyped-call]
+        self._optimizer.step()
+        self.values.copy_(weighted.detach())
+
+    def _weighted(self, batch: Batch) -> Tensor:
+        losses = self._work(batch)
+        return torch.stack([losses[name].to(self._weights.dtype) for name in self.names]) * self._weights
+
+    def _step_aside(self, batch: Batch) -> None:
+        """Take a step on the stream of the recording, as that is where gradients must first be made."""
+        assert self._side is not None
+        self._side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._side):
+            self._step(batch)
+        torch.cuda.current_stream().wait_stream(self._side)
+
+    def _record(self, batch: Batch) -> None:
+        torch.cuda.synchronize()
+        self._static = batch.copied()
+        self._optimizer.zero_grad(set_to_none=True)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=self._side):
+            self._step(self._static)
+        self._graph = graph
+        self.ready_at = time.monotonic()
