@@ -56,7 +56,14 @@ COMMON = {"base.contrastive": 0.0, "second_view": "strong", "branch.gate": "amm"
 NO_DIVERGENCE = {"learning_rate": plain.RATE, "schedule": "cosine"}
 # The fixed schedule of the base stage on CIFAR-10.
 CIFAR_SEEDS = (0, 1, 2)
-CIFAR_SCHEDULE = {"epochs": 44, "batch": 512, "learning_rate": 0.4, "weight_decay": 5e-4, "nesterov": True}
+CIFAR_SCHEDULE = {
+    "schedule": "cosine",
+    "epochs": 50,
+    "batch": 512,
+    "learning_rate": 0.2,
+    "weight_decay": 1e-3,
+    "nesterov": True,
+}
 
 
 @dataclass(frozen=True)

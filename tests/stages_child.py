@@ -76,8 +76,8 @@ class Trained:
         return Remembered("a stage", work, self._settings, self._feed, SEED, companions)
 
 
-def base_stage(settings: Settings) -> tuple[nn.Module, nn.Linear, Trained]:
-    """Train the base stage: the folded network, its head and what the loop ended with."""
+def base_stage(settings: Settings) -> tuple[nn.Module, Trained]:
+    """Train the base stage: the folded network and what the loop ended with."""
     images = digits(OLD, last=40)
     assert images.labels is not None
     network = build("resnet8", 1, generator(SEED, "backbone"))
@@ -85,8 +85,8 @@ def base_stage(settings: Settings) -> tuple[nn.Module, nn.Linear, Trained]:
     feed = ResidentFeed(images.images)
     trained = Trained(settings.base.training, feed)
     task = BaseTask(network.double(), size, feed, images.labels, len(OLD), NORMALISE, settings.base, SEED)
-    head = train_base(task, trained)
-    return fold(network.eval(), NORMALISE(images.images[:2].double() / 255)), head, trained
+    train_base(task, trained)
+    return fold(network.eval(), NORMALISE(images.images[:2].double() / 255)), trained
 
 
 def discovery_stage(name: str, changes: Mapping[str, Any]) -> dict[str, Tensor]:
@@ -115,7 +115,7 @@ def discovery_stage(name: str, changes: Mapping[str, Any]) -> dict[str, Tensor]:
 def main(out: str) -> None:
     torch.set_num_threads(1)
     settings = preset("inlay").changed(CHANGES)
-    folded, head, trained = base_stage(settings)
+    folded, trained = base_stage(settings)
     assert trained.steps == 20
     found = {f"base/{name}": tensor for name, tensor in trained.weights.items()}
     found |= {f"base/folded.{name}": tensor for name, tensor in folded.state_dict().items()}

@@ -3,6 +3,7 @@
 import copy
 import functools
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -17,17 +18,23 @@ from inlay.engine.feed import ResidentFeed
 from inlay.engine.inference import features_of, first_images
 from inlay.engine.randomness import derive_seed, generator
 from inlay.heads import grow, linear, projector
+from inlay.methods import method
 from inlay.methods.model import StageModel, StageOutputs, neighbours_as_companions
+from inlay.methods.stage import DiscoveryWork
+from inlay.methods.supervised import BaseTask
 from inlay.methods.task import StageTask
 from inlay.methods.trunk import open_trunk
-from inlay.settings import Settings, preset
+from inlay.settings import BaseSettings, Settings, preset
 from tiny_digits import QUICK, digits
 
 __all__ = [
     "OLD_CLASSES",
     "SEED",
+    "base_task",
     "batch_of",
+    "discovery_work",
     "images_of",
+    "on_device",
     "outputs_of",
     "quick",
     "settle",
@@ -79,8 +86,8 @@ def settle(trunk: nn.Module) -> nn.Module:
     randomness = torch.Generator().manual_seed(6)
     for unit in branches.hybrid_units(trunk).values():
         assert unit.norm is not None
-        nn.init.normal_(unit.norm.weight, 0.0, 0.5, generator=randomness)
-        nn.init.normal_(unit.norm.bias, 0.0, 0.5, generator=randomness)
+        for parameter in (unit.norm.weight, unit.norm.bias):
+            parameter.data.copy_(0.5 * torch.randn(parameter.shape, generator=randomness))
     return trunk
 
 
@@ -93,18 +100,48 @@ def tiny_model(task: StageTask, novel_head: bool = True) -> StageModel:
     return StageModel(trunk, head, joint, projector(size, 8, generator(SEED, "projector")))
 
 
-def images_of(task: StageTask) -> Tensor:
+def on_device(task: StageTask, device: torch.device) -> StageTask:
+    """The same stage on a device."""
+    return replace(
+        task,
+        network=copy.deepcopy(task.network).to(device),
+        head=copy.deepcopy(task.head).to(device),
+        statistics=task.statistics.to(device),
+        feed=ResidentFeed(images_of(task).to(device)),
+    )
+
+
+def discovery_work(task: StageTask) -> DiscoveryWork:
+    """The work of a stage with branches that do something."""
+    model = tiny_model(task)
+    for part in model.parts().values():
+        part.to(task.device)
+    return DiscoveryWork(task, method(task.settings.method), model)
+
+
+def base_task(settings: BaseSettings, device: torch.device | str = "cpu") -> BaseTask:
+    """A base stage of three digits."""
+    images = digits(["0", "1", "2"], last=20)
+    assert images.labels is not None
+    network = build("resnet8", 1, torch.Generator().manual_seed(5)).to(device)
+    feed, labels = ResidentFeed(images.images.to(device)), images.labels.to(device)
+    return BaseTask(network, 64, feed, labels, OLD_CLASSES, _NORMALISE, settings, SEED)
+
+
+def images_of(task: StageTask | BaseTask) -> Tensor:
     """All images of a stage."""
     return first_images(task.feed, len(task.feed))
 
 
-def batch_of(task: StageTask, size: int = 12) -> Batch:
-    """The same batch of images from both digits, with the same randomness, each time."""
+def batch_of(task: StageTask | BaseTask, size: int = 12) -> Batch:
+    """The same batch of images of all classes, with the same randomness, each time."""
     images, key = images_of(task), derive_seed(SEED, "batch")
+    device = images.device
     indices = torch.linspace(0, len(images) - 1, size).long()
-    companions = neighbours_as_companions(task)
-    partners = indices if companions is None else companions(indices, key)
-    return Batch(images[indices], images[partners], indices, indices, torch.tensor(key))
+    companions = neighbours_as_companions(task) if isinstance(task, StageTask) else None
+    rows = indices.to(device)
+    partners = rows if companions is None else companions(indices, key).to(device)
+    return Batch(images[rows], images[partners], rows, rows, torch.tensor(key, device=device))
 
 
 def outputs_of(task: StageTask, model: StageModel) -> StageOutputs:

@@ -30,10 +30,11 @@ from inlay.pipeline import (
 from inlay.prediction import Prediction
 from inlay.reading import read_images
 from inlay.registry import ClassRegistry
-from inlay.rehearsal import Rehearsal, rehearse_base, rehearse_stage
+from inlay.rehearsal import Rehearsal
 from inlay.scoring import score_knowledge
 from inlay.settings import Settings
 from inlay.settings import preset as settings_of
+from inlay.trial import rehearse_base, rehearse_stage
 
 __all__ = ["Learner"]
 

@@ -1,38 +1,17 @@
-"""What a stage will need: a few of its real steps are taken and measured, and nothing is kept."""
+"""What a stage will need, in figures."""
 
 import math
-import resource
-import sys
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
-import torch
 from rich.table import Table
-from torch import Tensor, nn
 
-from inlay.data.images import Images
-from inlay.engine.feed import Feed, ResidentFeed
-from inlay.engine.loop import Companions, Keeping, Loop, Timing
-from inlay.engine.passes import Precision, pass_views
-from inlay.engine.step import Pace, chosen_pace
-from inlay.engine.work import Work
-from inlay.engine.world import World
-from inlay.errors import Interrupted
-from inlay.knowledge import Knowledge
-from inlay.pipeline import Workshop, learn_base, learn_stage
-from inlay.settings import Settings, TrainingSettings
+from inlay.engine.step import Pace
 
-__all__ = ["Place", "Rehearsal", "rehearse_base", "rehearse_stage"]
+__all__ = ["Place", "Rehearsal"]
 
 Place = Literal["on the device", "in host memory", "decoded from disk while training"]
 
-# A recorded step is ready after its fourth.
-_WARM_UP_STEPS = 3
-_FEWEST_STEPS = 5
-_SECONDS = 2.0
 # A training step is a pass forward and, at twice its cost, one backward.
 _FORWARD_SHARE = 1 / 3
 
@@ -142,193 +121,6 @@ class Rehearsal:
             "after training": f"about {_duration(self.after_seconds)}",
             "in all": f"about {_duration(self.total_seconds)}",
         }
-
-
-def rehearse_base(
-    images: Images,
-    backbone: str | nn.Module,
-    settings: Settings,
-    seed: int,
-    device: torch.device,
-    stopped: Path | None = None,
-) -> Rehearsal:
-    """Take a few steps of a base stage.
-
-    Args:
-        images: As for `inlay.pipeline.learn_base`, like the three that follow.
-        backbone: Name or module, which is not changed.
-        settings: All settings of the run.
-        seed: Seed of the run.
-        device: Where it is computed.
-        stopped: Checkpoint of a stopped try at the stage, which is read and not changed.
-
-    Raises:
-        InlayError: As for `inlay.pipeline.learn_base`, and if the checkpoint belongs to other work.
-    """
-
-    def learn(workshop: Workshop) -> None:
-        learn_base(images, backbone, settings, seed, workshop)
-
-    return _rehearsed(learn, images, 0, len(images.class_names), device, stopped)
-
-
-def rehearse_stage(
-    knowledge: Knowledge,
-    images: Images,
-    classes: int,
-    settings: Settings,
-    device: torch.device,
-    stopped: Path | None = None,
-) -> Rehearsal:
-    """Take a few steps of a discovery stage.
-
-    Args:
-        knowledge: What is known; it is not changed.
-        images: Unlabelled images.
-        classes: Number of new classes.
-        settings: All settings of the stage.
-        device: Where it is computed.
-        stopped: Checkpoint of a stopped try at the stage, which is read and not changed.
-
-    Raises:
-        InlayError: As for `inlay.pipeline.learn_stage`, and if the checkpoint belongs to other work.
-    """
-
-    def learn(workshop: Workshop) -> None:
-        learn_stage(knowledge, images, classes, settings, workshop)
-
-    return _rehearsed(learn, images, knowledge.record.index + 1, classes, device, stopped)
-
-
-class _Measured(Exception):
-    """The way out of a stage that shall not be finished; no error."""
-
-    def __init__(self, loop: Loop, steps_done: int, began: float, warm_up: float, step: float) -> None:
-        self.loop = loop
-        self.steps_done = steps_done
-        self.began, self.warm_up, self.step = began, warm_up, step
-
-
-@dataclass(frozen=True)
-class _RehearsalWorkshop(Workshop):
-    """Measures the loop of a stage instead of handing it out."""
-
-    def loop_maker(
-        self,
-        name: str,
-        settings: TrainingSettings,
-        feed: Feed,
-        seed: int,
-        fingerprint: str,
-        settings_name: str = "training",
-    ) -> Callable[[Work, Companions | None], Loop]:
-        make = super().loop_maker(name, settings, feed, seed, fingerprint, settings_name)
-
-        def measure(work: Work, companions: Companions | None = None) -> Loop:
-            raise _measured(make(work, companions))
-
-        return measure
-
-
-def _rehearsed(
-    learn: Callable[[Workshop], None],
-    images: Images,
-    stage: int,
-    classes: int,
-    device: torch.device,
-    stopped: Path | None,
-) -> Rehearsal:
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(device)
-    began = time.monotonic()
-    try:
-        learn(_RehearsalWorkshop(device, checkpoint=stopped))
-    except Interrupted as stop:
-        raise Interrupted("Stopped the rehearsal; nothing was written.") from stop
-    except _Measured as measured:
-        loop = measured.loop
-        return Rehearsal(
-            stage=stage,
-            kind="discovery" if stage else "base",
-            images=len(images),
-            shape=loop.feed.shape,
-            classes=classes,
-            epochs=loop.settings.epochs,
-            batch=loop.order.batch,
-            processes=loop.world.size,
-            steps=loop.total,
-            steps_done=measured.steps_done,
-            pace=chosen_pace(loop.settings.pace, device, loop.total, loop.world),
-            precision=_precision(loop.settings.precision, loop.feed),
-            device=str(device),
-            place=_place(images, loop.feed),
-            peak_bytes=_peak_bytes(device),
-            preparation_seconds=measured.began - began,
-            warm_up_seconds=measured.warm_up,
-            step_seconds=measured.step,
-        )
-    raise AssertionError("a stage always trains")
-
-
-def _measured(loop: Loop) -> _Measured:
-    began = time.monotonic()
-    # A loop that may take no step reads its checkpoint and refuses one of other work; after that it has none to write.
-    loop.last_step = 0
-    loop.run()
-    steps_done = loop.step
-    loop.keeping = Keeping()
-    first = _timed(loop, _WARM_UP_STEPS + _FEWEST_STEPS)
-    step = _step_seconds(loop, first)
-    # All processes must take the same number of steps.
-    steps = loop.world.share(math.ceil((_SECONDS - first.train_seconds) / step))
-    if steps > 0:
-        step = _step_seconds(loop, _timed(loop, _WARM_UP_STEPS + max(_FEWEST_STEPS, steps)))
-    return _Measured(loop, steps_done, began, first.warm_up_seconds, step)
-
-
-def _timed(loop: Loop, steps: int) -> Timing:
-    """Take the first steps of a loop, or all if there are fewer."""
-    loop.step, loop.last_step, loop.timing = 0, steps, Timing()
-    loop.run()
-    return loop.timing
-
-
-def _step_seconds(loop: Loop, timing: Timing) -> float:
-    steps = timing.images // loop.order.batch
-    # So short a training is over before steps have their pace.
-    return timing.train_seconds / steps if steps else timing.warm_up_seconds / loop.step
-
-
-def _place(images: Images, feed: Feed) -> Place:
-    if not isinstance(images.pixels, Tensor):
-        return "decoded from disk while training"
-    return "on the device" if isinstance(feed, ResidentFeed) and feed.device.type == "cuda" else "in host memory"
-
-
-class _PrecisionProbe(nn.Module):
-    """Stands in for a network and sees in which precision it is asked to compute."""
-
-    mixed = False
-
-    def forward(self, images: Tensor) -> Tensor:
-        self.mixed = torch.is_autocast_enabled(images.device.type)
-        return images.flatten(1)
-
-
-def _precision(wished: Precision, feed: Feed) -> Literal["float32", "bfloat16"]:
-    probe = _PrecisionProbe()
-    pass_views(probe, (torch.zeros(1, *feed.shape, device=feed.device),), wished)
-    return "bfloat16" if probe.mixed else "float32"
-
-
-def _peak_bytes(device: torch.device) -> int:
-    """Return the most memory that any process has taken."""
-    if device.type == "cuda":
-        peak = torch.cuda.max_memory_allocated(device)
-    else:
-        # Linux counts in kilobytes.
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-    return int(World.current().collect(torch.full((1,), peak, dtype=torch.int64)).max())
 
 
 def _size(count: int) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from inlay.engine.checkpoint import sync_folder, writing
+from inlay.engine.world import World
 from inlay.errors import InlayError
 from inlay.run_folder import RunFolder
 
@@ -42,15 +43,25 @@ def save_run(path: Path, stages: Sequence[Stage]) -> RunFolder:
     if RunFolder.exists(path):
         raise InlayError(f"{path} holds a run that was begun; choose another folder, or finish that run first.")
     temporary = path.with_name(f".{path.name}.saving")
+    world = World.current()
+    world.by_main(lambda: _remove(temporary))
+    whole = RunFolder.create(temporary)
+    for index, stage in enumerate(stages):
+        whole.commit(index, "novel" if index else "base", *stage)
+    world.by_main(lambda: _move(temporary, path))
+    return folder
+
+
+def _remove(leftover: Path) -> None:
+    with writing(leftover):
+        if leftover.exists():
+            shutil.rmtree(leftover)
+
+
+def _move(temporary: Path, path: Path) -> None:
     with writing(path):
-        if temporary.exists():
-            shutil.rmtree(temporary)
-        whole = RunFolder.create(temporary)
-        for index, stage in enumerate(stages):
-            whole.commit(index, "novel" if index else "base", *stage)
         os.rename(temporary, path)
         sync_folder(path.parent)
-    return folder
 
 
 def _is_beginning(folder: RunFolder, stages: Sequence[Stage]) -> bool:

@@ -1,5 +1,5 @@
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from subprocess import CompletedProcess
 
@@ -7,7 +7,8 @@ import pytest
 import torch
 
 import inlay as library
-from inlay.cli.progress import TerminalProgress
+from inlay.engine.batch import Batch
+from inlay.engine.loop import Loop
 from inlay.run_folder import RunFolder
 
 Inlay = Callable[..., CompletedProcess[str]]
@@ -16,16 +17,16 @@ Content = Callable[[Path], dict[str, str]]
 
 @pytest.fixture
 def stopped(inlay: Inlay) -> Inlay:
-    """Run a command and press Ctrl-C after its first step of training; reading images is progress without losses."""
+    """Run a command and press Ctrl-C at the end of its first step of training."""
+    take_step = Loop.take_step
 
-    def press(progress: TerminalProgress, done: int, losses: Mapping[str, float]) -> None:
-        if losses:
-            signal.raise_signal(signal.SIGINT)
+    def take_step_and_press(loop: Loop, batch: Batch) -> None:
+        take_step(loop, batch)
+        signal.raise_signal(signal.SIGINT)
 
     def stopped(*arguments: object) -> CompletedProcess[str]:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("inlay.engine.loop._SECONDS_BETWEEN_READINGS", 0.0)
-            patch.setattr(TerminalProgress, "step", press)
+            patch.setattr(Loop, "take_step", take_step_and_press)
             return inlay(*arguments)
 
     return stopped

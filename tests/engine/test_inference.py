@@ -73,6 +73,14 @@ def test_every_module_keeps_its_mode_and_its_statistics() -> None:
     assert not any(module.training for module in network.modules())
 
 
+def test_a_process_without_a_share_has_no_features_and_keeps_its_statistics(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inference, "_own_share", lambda feed: [])
+    network = _network().train()
+    state = {name: tensor.clone() for name, tensor in network.state_dict().items()}
+    assert features_of(network, _feed(), _prepare).shape == (0, 4)
+    assert all(torch.equal(tensor, state[name]) for name, tensor in network.state_dict().items())
+
+
 def test_modes_come_back_after_an_error() -> None:
     network = _network().train()
     with pytest.raises(RuntimeError):

@@ -44,13 +44,16 @@ def test_first_ctrl_c_is_a_request_and_a_later_one_stops(clock: Clock) -> None:
 
 
 def test_ctrl_c_that_a_launcher_passes_on_belongs_to_the_first(clock: Clock) -> None:
-    with pytest.raises(KeyboardInterrupt), InterruptWatch() as watch:
-        for _ in range(3):
-            _press_ctrl_c()
-            clock.now += 0.4
+    with InterruptWatch() as watch:
+        try:
+            for _ in range(3):
+                _press_ctrl_c()
+                clock.now += 0.4
+        except KeyboardInterrupt:
+            pytest.fail("a Ctrl-C within a second of the first stopped")
         assert watch.requested
-        _press_ctrl_c()
-        pytest.fail("a Ctrl-C more than a second after the first did not stop")
+        with pytest.raises(KeyboardInterrupt):
+            _press_ctrl_c()  # 1.2 seconds after the first
 
 
 def test_sigterm_is_a_request_and_never_stops_at_once(clock: Clock) -> None:

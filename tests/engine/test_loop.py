@@ -12,6 +12,8 @@ from inlay.engine.loop import Companions, Loop
 from inlay.engine.order import Order
 from inlay.engine.schedule import cosine
 from inlay.engine.work import Work
+from inlay.engine.world import World
+from inlay.errors import InlayError
 from inlay.settings import TrainingSettings
 
 
@@ -142,6 +144,37 @@ def test_companions_change_neither_the_order_nor_the_keys() -> None:
     alone, paired = (_batches(_loop(14, settings, companions=c)) for c in (None, lambda indices, key: indices))
     for one, other in zip(alone, paired, strict=True):
         assert torch.equal(one.indices, other.indices) and torch.equal(one.key, other.key)
+
+
+def _as_process(rank: int, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(World, "current", staticmethod(lambda: World(rank, size, rank, parallel=True)))
+
+
+@pytest.mark.parametrize("paired", [True, False])
+def test_processes_share_the_batches_of_one(paired: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    def companions(indices: Tensor, key: int) -> Tensor:
+        return (indices + 1 + key % 3) % 40
+
+    settings, given = TrainingSettings(epochs=2, batch=16), companions if paired else None
+    whole = list(_loop(40, settings, companions=given)._batches())
+    shares = []
+    for rank in range(4):
+        _as_process(rank, 4, monkeypatch)
+        shares.append(list(_loop(40, settings, companions=given)._batches()))
+    assert [len(share) for share in shares] == [len(whole)] * 4
+    for step, batch in enumerate(whole):
+        parts = [share[step] for share in shares]
+        for name in ("images", "partners", "rows"):
+            assert torch.equal(torch.cat([getattr(part, name) for part in parts]), getattr(batch, name))
+        for part in parts:
+            assert torch.equal(part.indices, batch.indices) and torch.equal(part.key, batch.key)
+
+
+def test_a_batch_that_processes_cannot_share_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    _as_process(1, 2, monkeypatch)
+    sentence = r"A batch of 5 images cannot be shared evenly by 2 processes; write --set training\.batch=4 or use"
+    with pytest.raises(InlayError, match=sentence):
+        _loop(5, TrainingSettings(batch=8))
 
 
 def test_the_work_is_told_its_progress() -> None:

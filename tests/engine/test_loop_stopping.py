@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from inlay.data.draws import Draws
 from inlay.engine import interrupt
 from inlay.engine.batch import Batch
-from inlay.engine.checkpoint import read_tensors, training_state
+from inlay.engine.checkpoint import read_tensors, training_state, write_tensors
 from inlay.engine.feed import ResidentFeed
 from inlay.engine.loop import Keeping, Loop
 from inlay.engine.work import Work
@@ -82,11 +82,11 @@ def _stop_at(moment: int) -> Disturbance:
     return disturb
 
 
-def _press_ctrl_c_at(moment: int, times: int = 1) -> Disturbance:
+def _press_ctrl_c_at(moment: int, times: int = 1, number: signal.Signals = signal.SIGINT) -> Disturbance:
     def disturb(step: int, loop: Loop) -> None:
         if step == moment:
             for _ in range(times):
-                os.kill(os.getpid(), signal.SIGINT)
+                os.kill(os.getpid(), number)
 
     return disturb
 
@@ -180,15 +180,39 @@ def test_checkpoint_of_other_work_is_refused(tmp_path: Path) -> None:
     assert _different(_state(loop), _state(_loop(Keeping()))) == []
 
 
-def test_ctrl_c_stops_at_the_end_of_the_step_with_the_state_kept(straight: dict[str, Tensor], tmp_path: Path) -> None:
-    before = signal.getsignal(signal.SIGINT)
+@pytest.mark.parametrize("missing", ["training", "step", "seconds"])
+def test_checkpoint_that_lacks_a_fact_is_refused(missing: str, tmp_path: Path) -> None:
+    path = tmp_path / "state"
+    with pytest.raises(Stop):
+        _train(_loop(Keeping(path, 0)), _stop_at(3))
+    tensors, facts = read_tensors(path)
+    write_tensors(path, tensors, {key: value for key, value in facts.items() if key != missing})
+    loop = _loop(Keeping(path, 0))
+    sentence = f"{path} is damaged; pass --restart to begin the stage anew."
+    with pytest.raises(InlayError, match=f"^{re.escape(sentence)}$"):
+        _train(loop)
+    assert _different(_state(loop), _state(_loop(Keeping()))) == []
+
+
+def test_a_rehearsal_leaves_no_checkpoint(tmp_path: Path) -> None:
+    loop = _loop(Keeping(tmp_path / "state", seconds=NEVER))
+    loop.last_step = 3
+    _train(loop)
+    assert loop.step == 3 and not (tmp_path / "state").exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_stops_at_the_end_of_the_step_with_the_state_kept(
+    number: signal.Signals, straight: dict[str, Tensor], tmp_path: Path
+) -> None:
+    before = signal.getsignal(number)
     keeping = Keeping(tmp_path / "state", seconds=NEVER)
     loop = _loop(keeping)
     with pytest.raises(
         Interrupted, match=r"^Stopped stage 1 at step 6 of 12; repeat the command to go on from there\.$"
     ):
-        _train(loop, _press_ctrl_c_at(5))
-    assert signal.getsignal(signal.SIGINT) is before
+        _train(loop, _press_ctrl_c_at(5, number=number))
+    assert signal.getsignal(number) is before
     tensors, facts = read_tensors(tmp_path / "state")
     assert facts["step"] == 6
     assert _different(tensors, _state(loop)) == []

@@ -173,7 +173,5 @@ def test_graphs_are_for_one_process_on_a_cuda_device() -> None:
         (CUDA, ALONE, 5000, "compile"),
     ],
 )
-def test_auto_chooses_by_device_processes_and_steps(
-    device: torch.device, world: World, steps: int, pace: Pace
-) -> None:
+def test_auto_chooses_by_device_processes_and_steps(device: torch.device, world: World, steps: int, pace: Pace) -> None:
     assert chosen_pace("auto", device, steps, world) == pace

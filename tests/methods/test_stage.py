@@ -206,7 +206,11 @@ def test_line_6_only_branches_and_heads_move(walk: Walk) -> None:
     for head in ("novel_head", "joint_head", "projector"):
         assert fingerprint(end[head]) != fingerprint(start[head])
     trained = {id(p) for group in walk.loop.optimizer.param_groups for p in group["params"]}
-    base = [p for unit in branches.hybrid_units(walk.loop.work.get_submodule("trunk")).values() for p in unit.base.parameters()]
+    base = [
+        p
+        for unit in branches.hybrid_units(walk.loop.work.get_submodule("trunk")).values()
+        for p in unit.base.parameters()
+    ]
     assert base and not any(id(p) in trained or p.grad is not None for p in base)
 
 

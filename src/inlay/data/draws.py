@@ -94,13 +94,13 @@ class Draws:
 
 
 def _key_words(key: _Word) -> tuple[_Word, _Word]:
-    """Hash a key into two words, one to one."""
+    """Hash a key into two words."""
     first = _mixed(key & _MASK ^ _START)
     return first, _mixed(key >> 32 & _MASK ^ first)
 
 
 def _streams(first: Tensor | int, second: Tensor | int, indices: Tensor) -> tuple[Tensor, Tensor]:
-    """Hash key words and indices into two words per row, [B]; no two indices, and no two keys, share both."""
+    """Hash key words and indices into two words per row, [B]."""
     left = _mixed(indices & _MASK ^ second)
     return left, _mixed(indices >> 32 & _MASK ^ first ^ left)
 
@@ -108,20 +108,22 @@ def _streams(first: Tensor | int, second: Tensor | int, indices: Tensor) -> tupl
 def _hashed(left: Tensor, right: Tensor, places: Tensor) -> Tensor:
     """The words at some places [P] of all streams [B], [B, P]."""
     words = _stirred(left[:, None] ^ places, 17, 0xED5AD4BB) ^ right[:, None]
-    words = _stirred(_stirred(words, 11, 0xAC4C1B51), 15, 0x31848BAB)
+    words = _stirred(words, 11, 0xAC4C1B51)
+    words = (words ^ words >> 15) * 0x31848BAB & _MASK
     return words ^ words >> 14
 
 
 def _mixed(word: _Word) -> _Word:
-    """Hash a word one to one, so that each bit of the result depends on all bits of the word."""
+    """Hash a word, so that each bit of the result depends on all bits of the word."""
     word = _stirred(_stirred(word, 16, 0x21F0AAAD), 15, 0xD35A2D97)
-    return word ^ word >> 15
+    return word * ((1 << 15) + 1) >> 15 & _MASK
 
 
 def _stirred(word: _Word, shift: int, factor: int) -> _Word:
-    """Carry the upper bits of a word down and the lower ones up, one to one."""
-    # A large factor less 2**32 gives the same lower 32 bits, and no product exceeds 63 bits and a sign.
-    return (word ^ word >> shift) * (factor - (factor >> 31 << 32)) & _MASK
+    """Add the upper bits of a word to the lower ones, then carry those up by an odd factor."""
+    # The sum of a word and its shift is written with the word once: compilers that inline what is used twice would
+    # double their work at every step. A large factor less 2**32 gives the same lower 32 bits; no product overflows.
+    return (word * ((1 << shift) + 1) >> shift) * (factor - (factor >> 31 << 32)) & _MASK
 
 
 def _unit(words: Tensor) -> Tensor:

@@ -72,10 +72,15 @@ class ClassStatistics:
         noise = torch.randn(shape, generator=generator, device=generator.device)
         return self.features_at(noise.to(self.mean), scale)
 
+    def prepare_sampling(self) -> None:
+        """Compute now, once for all, what every sampling needs."""
+        if self.present and self.correlation is not None:
+            _ = self._roots
+
     def features_at(self, noise: Tensor, scale: float = 1.0) -> tuple[Tensor, Tensor]:
         """Turn standard normal noise into features of the classes, leaving empty classes out.
 
-        After the first call nothing waits for the device.
+        After `prepare_sampling`, or the first call, nothing waits for the device.
 
         Args:
             noise: Independent numbers of mean 0 and variance 1, n of each of the K' classes that are not empty,

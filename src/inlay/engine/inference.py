@@ -34,12 +34,12 @@ def features_of(network: nn.Module, feed: Feed, prepare: Callable[[Tensor], Tens
     try:
         with closing(feed.batches(_own_share(feed))) as batches:
             parts = [_full(network(prepare(images))) for images in batches]
+        # More processes than batches: the others need to know the size of the features all the same.
+        own = torch.cat(parts) if parts else _full(network(prepare(first_images(feed, 1))))[:0]
     finally:
         for module, training in modes.items():
             module.training = training
-    world = World.current()
-    own = torch.cat(parts) if parts else _full(network(prepare(first_images(feed, 1))))[:0]
-    return world.collect(own)
+    return World.current().collect(own)
 
 
 def first_images(feed: Feed, count: int) -> Tensor:

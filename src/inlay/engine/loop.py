@@ -57,8 +57,8 @@ class Timing:
     Attributes:
         warm_up_seconds: Up to the moment when the step was compiled and recorded.
         train_seconds: After that moment.
-        images: Images seen after that moment, each counted once per step whatever its views.
-        waiting_seconds: Time spent waiting for images.
+        images: Images seen after it, each counted once per step whatever its views.
+        waiting_seconds: Time of those seconds spent waiting for images.
     """
 
     warm_up_seconds: float = 0.0
@@ -150,15 +150,16 @@ class Loop:
                 asked = time.monotonic()
                 batch = next(batches)
                 self.timing.waiting_seconds += time.monotonic() - asked
-                was_ready = self._stepper.ready_at is not None
                 self.take_step(batch)
-                self.timing.images += self.order.batch if was_ready else 0
+                if self._stepper.steps_when_ready == 0:
+                    self.timing.waiting_seconds = 0.0
                 self._read_and_keep()
         if self.feed.device.type == "cuda":
             torch.cuda.synchronize(self.feed.device)
         ready = self._stepper.ready_at or began
         self.timing.warm_up_seconds = ready - began
         self.timing.train_seconds = time.monotonic() - ready
+        self.timing.images = self._stepper.steps_when_ready * self.order.batch
         if self.keeping.path is not None and self.last_step is None:
             self._keep()
         if self.world.agree(self._watch.requested)[0]:

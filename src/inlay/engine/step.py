@@ -62,6 +62,7 @@ class Stepper:
         values: Weighted losses of the latest step, one for each name, on the device.
         names: Names of the losses.
         ready_at: Moment at which the step was compiled and recorded; None before.
+        steps_when_ready: Steps taken since then.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class Stepper:
     ) -> None:
         self.names = tuple(work.weights(0.0))
         self.ready_at: float | None = None
+        self.steps_when_ready = 0
         self._optimizer = optimizer
         self._world = world
         self._records = device.type == "cuda" and pace != "eager" and not world.parallel
@@ -105,8 +107,10 @@ class Stepper:
         else:
             self._step(batch)
         self._steps_taken += 1
-        if self.ready_at is None and not self._records:
-            self.ready_at = time.monotonic()
+        if self.ready_at is not None:
+            self.steps_when_ready += 1
+        elif not self._records:
+            self._be_ready()
 
     def _set(self, weights: Mapping[str, float], rate: float) -> None:
         values = tuple(weights[name] for name in self.names)
@@ -148,4 +152,9 @@ class Stepper:
         with torch.cuda.graph(graph, stream=self._side):
             self._step(self._static)
         self._graph = graph
+        self._be_ready()
+
+    def _be_ready(self) -> None:
+        if self.values.is_cuda:
+            torch.cuda.synchronize()
         self.ready_at = time.monotonic()

@@ -37,6 +37,9 @@ class DiscoveryWork(Work):
         self._task, self._method, self._model = task, method, model
         for name, part in model.parts().items():
             self.add_module(name, part)
+        if task.settings.replay.weight:
+            # A step that is compiled or recorded cannot do this.
+            task.statistics.prepare_sampling()
 
     def weights(self, progress: float) -> dict[str, float]:
         """Return the weights of the terms in use."""
