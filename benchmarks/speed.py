@@ -13,8 +13,8 @@ import math
 import statistics
 import sys
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,20 +22,21 @@ from typing import Any
 import numpy as np
 import torch
 from benchmarks import plain
+from benchmarks.kernels import LAST_STEP, KernelWatch
 from benchmarks.speed_records import PLAIN, Sheet, forget, header
 from benchmarks.speed_tables import summary
+from benchmarks.timed import MemoryWatch, TimedWorkshop
 
 from inlay import Learner
 from inlay.data import ImageSet, Stages, load
 from inlay.data.images import Images
 from inlay.engine.device import find_device
-from inlay.engine.feed import Feed, feed_of
+from inlay.engine.feed import feed_of
 from inlay.engine.inference import features_of
-from inlay.engine.loop import Companions, Loop
-from inlay.engine.work import Work
+from inlay.engine.loop import Loop
 from inlay.errors import InlayError
 from inlay.knowledge import Knowledge
-from inlay.pipeline import Workshop, learn_base, learn_stage
+from inlay.pipeline import learn_base, learn_stage
 from inlay.settings import TrainingSettings, preset
 
 RESULTS = Path(__file__).parent / "results"
@@ -91,65 +92,6 @@ class Scale:
 
 FULL = Scale("resnet18", 25_600, (("base", 512), ("base", 128), ("adm", 256)), 3.0, 4.0, (2, 4, 8, 16), 8192)
 QUICK = Scale("resnet8", 128, (("base", 32), ("base", 16), ("adm", 16)), 0.2, 0.2, (1, 2), 256)
-
-
-class MemoryWatch:
-    """Notes the peak memory of training on a GPU: a receiver of news that is told when a loop starts and finishes.
-
-    Attributes:
-        peak: Bytes allocated at most in the latest loop; None on a CPU.
-    """
-
-    def __init__(self) -> None:
-        self.peak: int | None = None
-
-    def note(self, text: str) -> None:
-        """Ignore a sentence."""
-
-    def start(self, name: str, total: int, done: int) -> None:
-        """Begin to watch."""
-        if torch.cuda.is_available():
-            torch.cuda.reset_peak_memory_stats()
-
-    def step(self, done: int, losses: Mapping[str, float]) -> None:
-        """Ignore the losses."""
-
-    def finish(self) -> None:
-        """Read the peak."""
-        self.peak = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else None
-
-
-@dataclass(frozen=True)
-class TimedWorkshop(Workshop):
-    """A workshop whose loops can be asked for their times, and end after some steps.
-
-    Attributes:
-        last_step: Steps to take; None goes to the end.
-        loops: The loops that were made.
-    """
-
-    last_step: int | None = None
-    loops: list[Loop] = field(default_factory=list)
-
-    def loop_maker(
-        self,
-        name: str,
-        settings: TrainingSettings,
-        feed: Feed,
-        seed: int,
-        fingerprint: str,
-        settings_name: str = "training",
-    ) -> Callable[[Work, Companions | None], Loop]:
-        """Return a function that makes and remembers the training loop for some work."""
-        inner = super().loop_maker(name, settings, feed, seed, fingerprint, settings_name)
-
-        def make(work: Work, companions: Companions | None = None) -> Loop:
-            loop = inner(work, companions)
-            loop.last_step = self.last_step
-            self.loops.append(loop)
-            return loop
-
-        return make
 
 
 def main() -> None:
@@ -246,12 +188,12 @@ def ours(
     """
     precision, pace = OURS[mode]
 
-    def train(precision: str, pace: str, steps: int) -> tuple[Loop, MemoryWatch]:
+    def train(precision: str, pace: str, steps: int, kernels: KernelWatch | None = None) -> tuple[Loop, MemoryWatch]:
         training = NO_DIVERGENCE | {"batch": batch, "precision": precision, "pace": pace}
         training["epochs"] = math.ceil(steps * batch / len(images))
         changes = {f"{PREFIXES[kind]}.{name}": value for name, value in training.items()}
         watch = MemoryWatch()
-        workshop = TimedWorkshop(base.device, watch, last_step=steps)
+        workshop = TimedWorkshop(base.device, watch, last_step=steps, kernels=kernels)
         settings = preset("paper").changed(COMMON | changes)
         if kind == "base":
             learn_base(images, scale.network, settings, 0, workshop)
@@ -262,6 +204,9 @@ def ours(
     if expected is None:
         expected = _rate(train(precision, "eager", TRIAL_STEPS)[0])
     loop, watch = train(precision, pace, max(TRIAL_STEPS, round(EXPECTED_GAIN * scale.seconds * expected / batch)))
+    kernels = KernelWatch()
+    if pace == "compile" and base.device.type == "cuda":
+        train(precision, pace, LAST_STEP + 1, kernels)
     return {
         "images_per_s": _rate(loop),
         "images": loop.timing.images,
@@ -269,6 +214,7 @@ def ours(
         "waiting_s": loop.timing.waiting_seconds,
         "warm_up_s": loop.timing.warm_up_seconds,
         "peak_memory": watch.peak,
+        "kernels_ms": kernels.found,
     }
 
 

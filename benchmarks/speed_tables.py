@@ -69,6 +69,7 @@ def section(measured: Mapping[str, Any], file: str) -> str:
 def summary(measured: Mapping[str, Any]) -> str:
     """Return all tables of one run with its conditions."""
     parts = [headline_table(measured["headline"]), training_table(measured["rows"])]
+    parts += [kernel_table(measured["rows"])]
     failed = [line for line in measured["rows"] if line["error"] is not None]
     parts += [f"Not measured: {_work(line)}, {_mode(line)}: {_sentence(line['error'])}" for line in failed]
     parts += [inference_sentence(measured), target_sentence(measured["base_to_target"]), _conditions(measured)]
@@ -103,6 +104,18 @@ def _training_row(line: Mapping[str, Any], plain: float | None) -> dict[str, str
         "compile and warm-up, s": _number(line["warm_up_s"], 1),
         "peak memory, GB": NOTHING if memory is None else f"{memory / 1e9:.2f}",
     }
+
+
+def kernel_table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return what the steps of each kind of work consist of, for the rows whose kernels were watched."""
+    watched = [line for line in rows if line.get("kernels_ms")]
+    groups = list(dict.fromkeys(group for line in watched for group in line["kernels_ms"]))
+    table = [
+        {"kernels, ms per step": group}
+        | {_work(line): _number(line["kernels_ms"].get(group, 0.0), 2) for line in watched}
+        for group in groups
+    ]
+    return _table(table) if table else ""
 
 
 def inference_sentence(measured: Mapping[str, Any]) -> str:

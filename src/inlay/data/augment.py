@@ -184,13 +184,17 @@ def _gathered(images: Tensor, draws: Draws, settings: Augmentation) -> Tensor:
     mirror = draws.chance(settings.flip)[:, None]
     columns = torch.where(mirror, width - 1 - columns, columns) + right
     rows = torch.arange(height, device=images.device) + down
-    places = (_mirrored(rows, height) * width)[:, :, None] + _mirrored(columns, width)[:, None]
-    found = images.flatten(2).gather(2, places.view(-1, 1, height * width).expand(-1, images.shape[1], -1))
-    found = found.view(images.shape)
     if settings.fill == "reflect":
-        return found
+        return _picked(images, _mirrored(rows, height), _mirrored(columns, width))
     inside = ((rows >= 0) & (rows < height))[:, :, None] & ((columns >= 0) & (columns < width))[:, None]
-    return found * inside[:, None]
+    return _picked(images, rows.clamp(0, height - 1), columns.clamp(0, width - 1)) * inside[:, None]
+
+
+def _picked(images: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+    """The pixels of each image [B, C, H, W] in its own rows [B, H] and columns [B, W]."""
+    batch, channels, height, width = images.shape
+    places = (width * rows[:, :, None] + columns[:, None]).view(batch, 1, height * width)
+    return images.flatten(2).gather(2, places.expand(-1, channels, -1)).view(images.shape)
 
 
 def _mirrored(positions: Tensor, side: int) -> Tensor:
