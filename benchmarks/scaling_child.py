@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from benchmarks.speed import TimedWorkshop
+from benchmarks.timed import TimedWorkshop
 from sklearn.datasets import load_digits
 
 from inlay import Learner

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from inlay import backbones, branches
 from inlay.data.images import Images
-from inlay.data.normalisation import Normalisation
+from inlay.data.normalisation import normalisation_of
 from inlay.discovery.statistics import ClassStatistics, class_statistics
 from inlay.engine.checkpoint import read_tensors
 from inlay.engine.feed import Feed, feed_of
@@ -145,7 +145,7 @@ def learn_base(
     """
     start, earlier = time.monotonic(), workshop.seconds_before()
     assert images.labels is not None
-    normalise = _normalisation_of(images.level_counts())
+    normalise = normalisation_of(images.level_counts())
     form = InputForm(images.size, images.channels, normalise.mean, normalise.std)
     own = derive_seed(seed, "base")
     if isinstance(backbone, str):
@@ -234,16 +234,6 @@ def learn_stage(
         knowledge.seed,
         record,
     )
-
-
-def _normalisation_of(counts: Tensor) -> Normalisation:
-    """Return mean and deviation of each channel from the counts of its levels, [C, 256]; a constant one gets 1."""
-    levels = torch.arange(counts.shape[1], dtype=torch.float64) / (counts.shape[1] - 1)
-    shares = counts.double() / counts.sum(dim=1, keepdim=True)
-    mean = (shares * levels).sum(dim=1)
-    std = (shares * (levels - mean[:, None]).square()).sum(dim=1).sqrt()
-    constant = (shares == 1).any(dim=1)
-    return Normalisation(tuple(mean.tolist()), tuple(std.masked_fill(constant, 1.0).tolist()))
 
 
 def _agree_on(network: nn.Module, head: nn.Linear, statistics: ClassStatistics) -> None:

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch._dynamo.utils
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -143,6 +144,14 @@ def test_compiled_steps_give_the_weights_of_eager_ones() -> None:
     torch.testing.assert_close(torch.tensor(compiled_values), torch.tensor(values), rtol=1e-4, atol=1e-5)
     start = LinearFit(torch.float32, hidden=6).state_dict()
     assert all((eager[name] - start[name]).abs().max() > 1e-3 for name in start if "num_batches" not in name)
+
+
+def test_every_loop_of_a_process_is_compiled() -> None:
+    with torch._dynamo.config.patch(recompile_limit=2):
+        for _ in range(4):
+            before = torch._dynamo.utils.counters["stats"]["unique_graphs"]
+            _trained("compile", steps=1)
+            assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == before + 1
 
 
 @pytest.mark.parametrize("world", [ALONE, GROUP])

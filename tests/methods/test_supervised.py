@@ -51,7 +51,7 @@ def trained(settings: BaseSettings) -> Trained:
     images = digits(["0", "1", "2"], last=20)
     assert images.labels is not None
     network = build("resnet8", 1, torch.Generator().manual_seed(SEED))
-    normalise = normalisation_of(images.images)
+    normalise = normalisation_of(images.level_counts())
     feed = ResidentFeed(images.images)
     task = BaseTask(network, 64, feed, images.labels, 3, normalise, settings, SEED)
     start = {name: tensor.clone() for name, tensor in network.state_dict().items()}

@@ -1,13 +1,14 @@
 """Images shifted and scaled to the range that networks learn in."""
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 __all__ = ["Normalisation", "normalisation_of"]
+
+_LEVELS = 256
 
 
 @dataclass(frozen=True)
@@ -47,40 +48,24 @@ def _per_channel(values: tuple[float, ...], images: Tensor) -> Tensor:
     return torch.cat([images.new_full((1, 1, 1), value) for value in values])
 
 
-def normalisation_of(images: Tensor | Iterable[Tensor]) -> Normalisation:
-    """Measure the mean and the standard deviation of each channel over all images and pixels.
+def normalisation_of(counts: Tensor) -> Normalisation:
+    """Return the mean and the standard deviation of each channel over all images and pixels.
 
     Args:
-        images: Bytes, [N, C, H, W], or any number of such parts of the images, all of C channels.
+        counts: How often each channel takes each of its 256 values, [C, 256]; they say all there is to know.
 
     Returns:
         The figures for images in 0..1, computed in float64; a channel that never changes gets a deviation of
         1, so that normalising makes it 0 throughout.
 
     Raises:
-        ValueError: The images are not bytes of this shape, or there are none.
+        ValueError: The counts have another shape, or count nothing.
     """
-    parts = [images] if isinstance(images, Tensor) else images
-    # Counts of the 256 levels say all there is to know without a float copy of the images.
-    counts: Tensor | None = None
-    for part in parts:
-        found = _level_counts(part)
-        if counts is not None and len(found) != len(counts):
-            raise ValueError(f"all parts must have {len(counts)} channels; got {len(found)}")
-        counts = found if counts is None else counts + found
-    if counts is None or not counts.any():
-        raise ValueError("there must be images to measure; got none")
-    levels = torch.arange(256, dtype=torch.float64) / 255
-    shares = counts.double() / counts[0].sum()
+    if counts.ndim != 2 or counts.shape[1] != _LEVELS or not counts.any():
+        raise ValueError(f"counts must be [C, {_LEVELS}] and not all 0; got {tuple(counts.shape)}")
+    levels = torch.arange(_LEVELS, dtype=torch.float64) / (_LEVELS - 1)
+    shares = counts.double() / counts.sum(dim=1, keepdim=True)
     mean = (shares * levels).sum(dim=1)
     std = (shares * (levels - mean[:, None]).square()).sum(dim=1).sqrt()
     constant = (shares == 1).any(dim=1)
     return Normalisation(tuple(mean.tolist()), tuple(std.masked_fill(constant, 1.0).tolist()))
-
-
-def _level_counts(images: Tensor) -> Tensor:
-    """How often each channel of bytes [N, C, H, W] takes each value, int64 [C, 256], on the host."""
-    if images.dtype != torch.uint8 or images.ndim != 4 or images.shape[1] == 0:
-        raise ValueError(f"images must be uint8 [N, C, H, W]; got {images.dtype} {tuple(images.shape)}")
-    channels = images.unbind(dim=1)
-    return torch.stack([torch.bincount(channel.flatten(), minlength=256) for channel in channels]).cpu()

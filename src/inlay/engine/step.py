@@ -1,7 +1,9 @@
 """One optimiser step: eager, compiled, or recorded once and replayed."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
+from types import FunctionType
 from typing import Literal
 
 import torch
@@ -75,7 +77,9 @@ class Stepper:
         self._world = world
         self._records = device.type == "cuda" and pace != "eager" and not world.parallel
         self._work = world.wrap(work)
-        self._losses = torch.compile(self._weighted, dynamic=False) if pace == "compile" else self._weighted
+        self._losses: Callable[[Batch], Tensor] = self._weighted
+        if pace == "compile":
+            self._losses = partial(torch.compile(_fresh(Stepper._weighted), dynamic=False), self)
         dtype = next(parameter for group in optimizer.param_groups for parameter in group["params"]).dtype
         self._weights = torch.zeros(len(self.names), dtype=dtype, device=device)
         self.values = torch.zeros_like(self._weights)
@@ -158,3 +162,10 @@ class Stepper:
         if self.values.is_cuda:
             torch.cuda.synchronize()
         self.ready_at = time.monotonic()
+
+
+def _fresh(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Return a copy of a function, as torch gives up on a function once it was compiled for eight loops."""
+    assert isinstance(function, FunctionType)
+    code = function.__code__.replace()
+    return FunctionType(code, function.__globals__, function.__name__, function.__defaults__, function.__closure__)

@@ -1,0 +1,168 @@
+"""Write the section "Scaling" of docs/speed.md from benchmarks/results/scaling-*.json.
+
+python -m benchmarks.scaling_tables [--check]
+"""
+
+import argparse
+import json
+import statistics
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+__all__ = ["BEGIN", "END", "PAGE", "RESULTS", "processes_table", "read_results", "section", "summary", "with_tables"]
+
+ROOT = Path(__file__).parent.parent
+PAGE = ROOT / "docs" / "speed.md"
+RESULTS = ROOT / "benchmarks" / "results"
+BEGIN, END = "<!-- scaling tables: made by benchmarks/scaling_tables.py -->", "<!-- end of scaling tables -->"
+NOTHING = "–"
+SCORES = ("old", "new", "all")
+
+
+def main() -> None:
+    """Write the tables, or with --check say whether they are up to date."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="exit with 1 if the tables are not up to date")
+    options = parser.parse_args()
+    before = PAGE.read_text(encoding="utf-8")
+    after = with_tables(before, read_results(RESULTS))
+    if options.check:
+        sys.exit(before != after)
+    PAGE.write_text(after, encoding="utf-8")
+
+
+def read_results(folder: Path) -> dict[str, Any]:
+    """Return what benchmarks/scaling.py measured, by file name."""
+    return {path.name: json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("scaling-*.json"))}
+
+
+def with_tables(text: str, results: Mapping[str, Any]) -> str:
+    """Return a page with everything between the marks replaced by the tables of each file."""
+    head, rest = text.split(BEGIN)
+    _, tail = rest.split(END)
+    sections = [section(measured, name) for name, measured in results.items()]
+    return "\n\n".join([f"{head}{BEGIN}", *sections, f"{END}{tail}"])
+
+
+def section(measured: Mapping[str, Any], file: str) -> str:
+    """Return heading, tables and conditions of one file as Markdown."""
+    link = f"every number is in [benchmarks/results/{file}](../benchmarks/results/{file})."
+    return f"### Scaling on {measured['hardware']}\n\n{summary(measured)}; {link}"
+
+
+def summary(measured: Mapping[str, Any]) -> str:
+    """Return all tables of one run with its conditions."""
+    parts = [_sweep(found) for part in ("images", "classes") for found in measured[part] or ()]
+    parts += [_stages(measured["stages"])] if measured["stages"] else []
+    parts += [_processes(measured)] if measured["processes"] else []
+    return "\n\n".join([*parts, _conditions(measured)])
+
+
+def _sweep(found: Mapping[str, Any]) -> str:
+    """Return a line for each count, and how stage and parts grow."""
+    rows, growth = found["rows"], found["growth"]
+    parts = [part for part in rows[-1]["parts"] if any(row["parts"][part] > 0 for row in rows)]
+    lines = [
+        {found["what"]: f"{row['n']:,}", **_times(row, parts), "bytes per class": f"{row['bytes_per_class']:,}"}
+        for row in rows
+    ]
+    for name, key, form in (
+        ("*exponent*", "exponent", "{:.2f}"),
+        ("*last exponent*", "last_exponent", "{:.2f}"),
+        ("*off a line*", "departure", "{:.0%}"),
+    ):
+        shown = {part: form.format(growth[part][key]) if part in growth else NOTHING for part in ("stage", *parts)}
+        lines.append(
+            {found["what"]: name, **{f"{part}, s": value for part, value in shown.items()}, "bytes per class": ""}
+        )
+    return f"**{found['what'].capitalize()}**, {found['settings']}:\n\n{_table(lines)}"
+
+
+def _stages(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return a line for each stage of a row of stages."""
+    parts = [part for part in rows[-1]["parts"] if any(row["parts"][part] > 0 for row in rows[1:])]
+    lines = [
+        {
+            "after stage": str(row["n"]),
+            "classes": str(row["classes"]),
+            "parameters of the network": f"{row['parameters']:,}",
+            "of the head": f"{row['head_parameters']:,}",
+            "forward, ms": f"{1000 * row['forward_seconds']:.2f}",
+            **(_times(row, parts) if "seconds" in row else {f"{part}, s": NOTHING for part in ("stage", *parts)}),
+        }
+        for row in rows
+    ]
+    return f"**Stages in a row**:\n\n{_table(lines)}"
+
+
+def _processes(measured: Mapping[str, Any]) -> str:
+    ways, (base, stage, test) = measured["processes"], measured["scored_images"]
+    return (
+        f"**Processes**: scores in %, mean ± standard deviation over seeds "
+        f"{', '.join(map(str, measured['seeds']['scores']))}, on scikit-learn's digits in float32 ({base} labelled and "
+        f"{stage} unlabelled training images, {measured['scored_epochs']} epochs each, {test} test images):\n\n"
+        f"{processes_table(ways)}"
+    )
+
+
+def processes_table(ways: Sequence[Mapping[str, Any]]) -> str:
+    """Return a line for each way to train, and one for how far the means of the last are from those of the first."""
+    lines = [
+        {
+            "way": way["way"],
+            "processes × threads": f"{way['processes']} × {way['threads']}",
+            "base stage, images/s": f"{way['base_images_per_s']:,.0f}",
+            "discovery stage, images/s": f"{way['discovery_images_per_s']:,.0f}",
+            **{name.capitalize(): _spread([run[name] for run in way["runs"]]) for name in SCORES},
+        }
+        for way in ways
+    ]
+    means = [{name: statistics.mean(run[name] for run in way["runs"]) for name in SCORES} for way in ways]
+    ratios = {key: f"{ways[-1][key] / ways[0][key]:.2f}×" for key in ("base_images_per_s", "discovery_images_per_s")}
+    last = {
+        "way": "*last against first*",
+        "processes × threads": "",
+        "base stage, images/s": ratios["base_images_per_s"],
+        "discovery stage, images/s": ratios["discovery_images_per_s"],
+        **{name.capitalize(): f"{100 * (means[-1][name] - means[0][name]):+.1f}" for name in SCORES},
+    }
+    return _table([*lines, last])
+
+
+def _conditions(measured: Mapping[str, Any]) -> str:
+    commit, dash, state = measured["commit"].partition("-")
+    threads = "one thread but for processes" if measured["device"] == "cpu" else "images and networks on the GPU"
+    return (
+        f"{measured['network']}, grey images of {measured['side']}×{measured['side']}, {measured['epochs']} epochs, batch "
+        f"{measured['batch']}, {threads}; where they are not varied {measured['old_classes']} old classes (before the "
+        f"first stage), {measured['new_classes']} new ones and {measured['stage_images']:,} images; "
+        f"{measured['refit_per_class']} samples per class in the refit. Load average {_load(measured)}. torch "
+        f"{measured['versions']['torch']}, {measured['date']}, commit {commit[:12]}{dash}{state}. Command: "
+        f"`{measured['command']}`"
+    )
+
+
+def _load(measured: Mapping[str, Any]) -> str:
+    start, end = measured["load_average_at_the_start"], measured["load_average_at_the_end"]
+    return f"{start:.1f} at the start" + ("" if end is None else f", {end:.1f} at the end")
+
+
+def _times(row: Mapping[str, Any], parts: Sequence[str]) -> dict[str, str]:
+    return {"stage, s": f"{row['seconds']:.2f}", **{f"{part}, s": f"{row['parts'][part]:.2f}" for part in parts}}
+
+
+def _spread(values: Sequence[float]) -> str:
+    deviation = statistics.stdev(values) if len(values) > 1 else 0.0
+    return f"{100 * statistics.mean(values):.1f} ± {100 * deviation:.1f}"
+
+
+def _table(rows: Sequence[Mapping[str, str]]) -> str:
+    columns = list(rows[0])
+    lines = [columns, ["---"] * len(columns), *([row[column] for column in columns] for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+if __name__ == "__main__":
+    main()
