@@ -55,8 +55,8 @@ OF_IMAGES: dict[str, dict[str, Any]] = {
 OF_CLASSES: dict[str, dict[str, Any]] = {
     "inlay, full": {"replay.statistics": "full"},
     "inlay, shared": {"replay.statistics": "shared"},
-    "inlay, full, replay in training": {"replay.statistics": "full", "replay.weight": 1.0},
 }
+OF_OLD_CLASSES = OF_CLASSES | {"inlay, full, replay in training": {"replay.statistics": "full", "replay.weight": 1.0}}
 
 
 @dataclass(frozen=True)
@@ -95,6 +95,39 @@ class Scale:
 CPU = Scale("resnet8", 8, (512, 1024, 2048, 4096), (5, 20, 80, 320), 640, 6, 2, 128, 50, (0, 1, 2), 10, 8)
 GPU = Scale("resnet8", 32, (4096, 8192, 16384, 32768), (5, 20, 80, 320), 4096, 6, 2, 256, 500, (0, 1, 2), 10, 100)
 QUICK = Scale("resnet8", 8, (32, 64), (3, 6), 32, 2, 1, 16, 5, (0, 1), 1, 1)
+
+
+@dataclass(frozen=True)
+class Way:
+    """How processes are started.
+
+    Attributes:
+        name: Name in the table.
+        group: Number of processes of the group; 0 is one process without a group.
+        pace: How steps are taken.
+        threads: Threads of each process; None leaves it to torch and inlay.
+        scored: Whether whole runs are trained and scored, too.
+    """
+
+    name: str
+    group: int = 0
+    pace: str = "auto"
+    threads: int | None = None
+    scored: bool = True
+
+
+WAYS = {
+    "cpu": (
+        Way("one process, one thread", threads=1, scored=False),
+        Way("one process"),
+        Way("two processes, gloo", group=2),
+    ),
+    "cuda": (
+        Way("one process"),
+        Way("one process, eager", pace="eager"),
+        Way("one process, NCCL, eager", group=1, pace="eager"),
+    ),
+}
 
 
 def main() -> None:
@@ -153,10 +186,11 @@ def against_classes(scale: Scale, device: torch.device) -> list[dict[str, Any]]:
         return timed_stage(base, scale.stage_images, NEW if old else count, scale, settings, device)[0]
 
     _warm_up(scale, device)
+    variants = {"old classes": OF_OLD_CLASSES, "new classes": OF_CLASSES}
     return [
         sweep(what, name, scale.classes, functools.partial(row, changes, what == "old classes"))
-        for what in ("old classes", "new classes")
-        for name, changes in OF_CLASSES.items()
+        for what, settings in variants.items()
+        for name, changes in settings.items()
     ]
 
 
@@ -174,16 +208,7 @@ def against_stages(scale: Scale, device: torch.device) -> list[dict[str, Any]]:
 
 def processes(scale: Scale, device: torch.device) -> list[dict[str, Any]]:
     """Measure the ways to train with one process and with a group, at the same batch of all processes together."""
-    ways: dict[str, tuple[int, str]] = {"one process": (0, "auto"), "two processes, gloo": (2, "auto")}
-    if device.type == "cuda":
-        ways = {
-            "one process": (0, "auto"),
-            "one process, eager": (0, "eager"),
-            "one process, NCCL, eager": (1, "eager"),
-        }
-    return [
-        {"way": way, "pace": pace, **_in_processes(count, pace, scale, device)} for way, (count, pace) in ways.items()
-    ]
+    return [{"way": way.name, "pace": way.pace, **_in_processes(way, scale, device)} for way in WAYS[device.type]]
 
 
 def timed_stage(
@@ -288,21 +313,22 @@ def _network_facts(known: Knowledge, scale: Scale, device: torch.device) -> dict
     }
 
 
-def _in_processes(count: int, pace: str, scale: Scale, device: torch.device) -> dict[str, Any]:
-    """Run benchmarks/scaling_child.py, alone if the count is 0, and return what it found."""
-    group = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(count)]
+def _in_processes(way: Way, scale: Scale, device: torch.device) -> dict[str, Any]:
+    """Run benchmarks/scaling_child.py and return what it found."""
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(way.group)]
+    # A number of threads for this process is not one for those.
+    environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+    environment |= {} if way.threads is None else {"OMP_NUM_THREADS": str(way.threads)}
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "found.json"
-        options = {"out": out, "device": device.type, "pace": pace, "epochs": scale.scored_epochs, "steps": scale.steps}
-        words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
-        command = [sys.executable, *(group if count else []), "-m", "benchmarks.scaling_child", *words]
-        command += ["--seeds", *map(str, scale.seeds)]
-        # A number of threads for this process is not one for those.
-        environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+        command = [sys.executable, *(launcher if way.group else []), "-m", "benchmarks.scaling_child"]
+        command += ["--out", str(out), "--device", device.type, "--pace", way.pace, "--steps", str(scale.steps)]
+        command += ["--epochs", str(scale.scored_epochs), "--seeds", *map(str, scale.seeds if way.scored else ())]
         done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}: {done.stderr[-3000:]}")
-        return read_json(out)
+        found: dict[str, Any] = read_json(out)
+        return found
 
 
 @contextmanager

@@ -41,7 +41,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--pace", default="auto")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
+    parser.add_argument("--seeds", type=int, nargs="*", default=[])
     parser.add_argument("--epochs", type=int, default=1, help="epochs of each stage whose scores are taken")
     parser.add_argument("--steps", type=int, default=3, help="steps of each stage whose speed is measured")
     options = parser.parse_args()

@@ -19,6 +19,7 @@ RESULTS = ROOT / "benchmarks" / "results"
 BEGIN, END = "<!-- scaling tables: made by benchmarks/scaling_tables.py -->", "<!-- end of scaling tables -->"
 NOTHING = "–"
 SCORES = ("old", "new", "all")
+RATES = {"base_images_per_s": "base stage, images/s", "discovery_images_per_s": "discovery stage, images/s"}
 
 
 def main() -> None:
@@ -108,39 +109,36 @@ def _processes(measured: Mapping[str, Any]) -> str:
 
 
 def processes_table(ways: Sequence[Mapping[str, Any]]) -> str:
-    """Return a line for each way to train, and one for how far the means of the last are from those of the first."""
+    """Return a line for each way to train, and one that compares the last two."""
     lines = [
         {
             "way": way["way"],
             "processes × threads": f"{way['processes']} × {way['threads']}",
-            "base stage, images/s": f"{way['base_images_per_s']:,.0f}",
-            "discovery stage, images/s": f"{way['discovery_images_per_s']:,.0f}",
+            **{title: f"{way[key]:,.0f}" for key, title in RATES.items()},
             **{name.capitalize(): _spread([run[name] for run in way["runs"]]) for name in SCORES},
         }
         for way in ways
     ]
-    means = [{name: statistics.mean(run[name] for run in way["runs"]) for name in SCORES} for way in ways]
-    ratios = {key: f"{ways[-1][key] / ways[0][key]:.2f}×" for key in ("base_images_per_s", "discovery_images_per_s")}
+    first, second = ways[-2:]
     last = {
-        "way": "*last against first*",
+        "way": "*the last against the one before*",
         "processes × threads": "",
-        "base stage, images/s": ratios["base_images_per_s"],
-        "discovery stage, images/s": ratios["discovery_images_per_s"],
-        **{name.capitalize(): f"{100 * (means[-1][name] - means[0][name]):+.1f}" for name in SCORES},
+        **{title: f"{second[key] / first[key]:.2f}×" for key, title in RATES.items()},
+        **{name.capitalize(): f"{100 * (_mean(second, name) - _mean(first, name)):+.1f}" for name in SCORES},
     }
     return _table([*lines, last])
 
 
 def _conditions(measured: Mapping[str, Any]) -> str:
     commit, dash, state = measured["commit"].partition("-")
+    size = f"{measured['side']}×{measured['side']}"
     threads = "one thread but for processes" if measured["device"] == "cpu" else "images and networks on the GPU"
     return (
-        f"{measured['network']}, grey images of {measured['side']}×{measured['side']}, {measured['epochs']} epochs, batch "
-        f"{measured['batch']}, {threads}; where they are not varied {measured['old_classes']} old classes (before the "
-        f"first stage), {measured['new_classes']} new ones and {measured['stage_images']:,} images; "
-        f"{measured['refit_per_class']} samples per class in the refit. Load average {_load(measured)}. torch "
-        f"{measured['versions']['torch']}, {measured['date']}, commit {commit[:12]}{dash}{state}. Command: "
-        f"`{measured['command']}`"
+        f"{measured['network']}, grey images of {size}, epochs: {measured['epochs']}, batch {measured['batch']}, "
+        f"{threads}; where they are not varied, {measured['old_classes']} old classes before the first stage, "
+        f"{measured['new_classes']} new ones and {measured['stage_images']:,} images; {measured['refit_per_class']} "
+        f"samples per class in the refit. Load average {_load(measured)}. torch {measured['versions']['torch']}, "
+        f"{measured['date']}, commit {commit[:12]}{dash}{state}. Command: `{measured['command']}`"
     )
 
 
@@ -153,7 +151,13 @@ def _times(row: Mapping[str, Any], parts: Sequence[str]) -> dict[str, str]:
     return {"stage, s": f"{row['seconds']:.2f}", **{f"{part}, s": f"{row['parts'][part]:.2f}" for part in parts}}
 
 
+def _mean(way: Mapping[str, Any], name: str) -> float:
+    return statistics.mean(run[name] for run in way["runs"])
+
+
 def _spread(values: Sequence[float]) -> str:
+    if not values:
+        return NOTHING
     deviation = statistics.stdev(values) if len(values) > 1 else 0.0
     return f"{100 * statistics.mean(values):.1f} ± {100 * deviation:.1f}"
 

@@ -1,16 +1,13 @@
 """A workshop and a receiver of news that measure the loops of a benchmark."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import torch
 from benchmarks.kernels import KernelWatch
 
-from inlay.engine.feed import Feed
-from inlay.engine.loop import Companions, Loop
-from inlay.engine.work import Work
+from inlay.engine.loop import Loop
 from inlay.pipeline import Workshop
-from inlay.settings import TrainingSettings
 
 __all__ = ["MemoryWatch", "TimedWorkshop"]
 
@@ -55,24 +52,9 @@ class TimedWorkshop(Workshop):
     kernels: KernelWatch | None = None
     loops: list[Loop] = field(default_factory=list)
 
-    def loop_maker(
-        self,
-        name: str,
-        settings: TrainingSettings,
-        feed: Feed,
-        seed: int,
-        fingerprint: str,
-        settings_name: str = "training",
-    ) -> Callable[[Work, Companions | None], Loop]:
-        """Return a function that makes and remembers the training loop for some work."""
-        inner = super().loop_maker(name, settings, feed, seed, fingerprint, settings_name)
-
-        def make(work: Work, companions: Companions | None = None) -> Loop:
-            loop = inner(work, companions)
-            loop.last_step = self.last_step
-            if self.kernels is not None:
-                self.kernels.watch(loop)
-            self.loops.append(loop)
-            return loop
-
-        return make
+    def made(self, loop: Loop) -> None:
+        """Remember a loop and tell it when to end."""
+        loop.last_step = self.last_step
+        if self.kernels is not None:
+            self.kernels.watch(loop)
+        self.loops.append(loop)

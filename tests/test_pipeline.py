@@ -1,6 +1,6 @@
 import copy
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import pytest
@@ -8,12 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from inlay import branches
-from inlay.engine.feed import Feed
-from inlay.engine.loop import Companions, Loop
-from inlay.engine.work import Work
+from inlay.engine.loop import Loop
 from inlay.knowledge import Knowledge
 from inlay.pipeline import Workshop, learn_base, learn_stage
-from inlay.settings import Settings, TrainingSettings
+from inlay.settings import Settings
 from tiny_digits import digits
 from tiny_stage import quick
 
@@ -28,22 +26,8 @@ class OpenWorkshop(Workshop):
 
     modules: list[Mapping[str, nn.Module]] = field(default_factory=list)
 
-    def loop_maker(
-        self,
-        name: str,
-        settings: TrainingSettings,
-        feed: Feed,
-        seed: int,
-        fingerprint: str,
-        settings_name: str = "training",
-    ) -> Callable[[Work, Companions | None], Loop]:
-        make = super().loop_maker(name, settings, feed, seed, fingerprint, settings_name)
-
-        def remember(work: Work, companions: Companions | None = None) -> Loop:
-            self.modules.append(dict(work.named_children()))
-            return make(work, companions)
-
-        return remember
+    def made(self, loop: Loop) -> None:
+        self.modules.append(dict(loop.work.named_children()))
 
 
 @dataclass(frozen=True)

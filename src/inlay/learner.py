@@ -175,6 +175,7 @@ class Learner:
         images = self._base_images(base, skip_bad, stream)
         if self._history.has_base(base_identity(images, self._backbone, self.settings, self.seed)):
             self.progress.note("The base stage is finished already; fit would do nothing.")
+            restart = True
         stopped = None if restart else self._history.stopped()
         return rehearse_base(images, self._backbone, self.settings, self.seed, self.device, stopped)
 
@@ -203,6 +204,7 @@ class Learner:
         done = self._finished(images, classes)
         if done is not None:
             self.progress.note(f"These images were learned in stage {done} already; discover would do nothing.")
+            restart = True
         stopped = None if restart else self._history.stopped()
         return rehearse_stage(self.knowledge, images, classes, self.settings, self.device, stopped)
 

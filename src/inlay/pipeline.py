@@ -19,7 +19,7 @@ from inlay import backbones, branches
 from inlay.data.images import Images
 from inlay.data.normalisation import normalisation_of
 from inlay.discovery.statistics import ClassStatistics, class_statistics
-from inlay.engine.checkpoint import read_tensors
+from inlay.engine.checkpoint import read_facts
 from inlay.engine.feed import Feed, feed_of
 from inlay.engine.inference import features_of, first_images
 from inlay.engine.loop import Companions, Keeping, Loop
@@ -68,7 +68,7 @@ class Workshop:
         """Return the time that earlier tries at the stage have put into its checkpoint."""
         if self.checkpoint is None or not self.checkpoint.exists():
             return 0.0
-        return float(read_tensors(self.checkpoint)[1].get("seconds", 0.0))
+        return float(read_facts(self.checkpoint).get("seconds", 0.0))
 
     def loop_maker(
         self,
@@ -83,11 +83,16 @@ class Workshop:
         keeping = Keeping(self.checkpoint, self.checkpoint_seconds, fingerprint)
 
         def make(work: Work, companions: Companions | None = None) -> Loop:
-            return Loop(
+            loop = Loop(
                 self.label + name, work, settings, feed, seed, companions, keeping, self.progress, settings_name
             )
+            self.made(loop)
+            return loop
 
         return make
+
+    def made(self, loop: Loop) -> None:
+        """Look at a loop before it runs; for those who measure."""
 
 
 def check_base(images: Images) -> None:
@@ -238,8 +243,9 @@ def learn_stage(
 
 def _agree_on(network: nn.Module, head: nn.Linear, statistics: ClassStatistics) -> None:
     """Make the knowledge of all processes that of the main one, as a GPU may round in two ways."""
-    tensors = [*network.state_dict().values(), *head.state_dict().values(), *statistics.tensors().values()]
-    World.current().broadcast(tensors)
+    measured = [statistics.mean, statistics.counts, statistics.std, statistics.correlation]
+    tensors = [*network.state_dict().values(), *head.state_dict().values(), *measured]
+    World.current().broadcast(tensor for tensor in tensors if tensor is not None)
 
 
 def base_identity(images: Images, backbone: str | nn.Module, settings: Settings, seed: int) -> str:

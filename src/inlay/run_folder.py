@@ -246,13 +246,15 @@ class RunFolder:
         """
         if os.path.isfile(self.path):
             raise InlayError(f"{self.path} is a file; choose another --out.")
+        # Listed before the look for a manifest, as another process of the group may begin the run meanwhile.
+        entries = _entries(self.path)
         if self.exists(self.path):
             if RunFolder.open(self.path).stage_count > 0:
                 raise InlayError(
                     f"{self.path} already holds a run; choose another --out, or add classes to it with "
                     f"`inlay discover`."
                 )
-        elif not all(_is_from_killed_create(entry) for entry in _entries(self.path)):
+        elif not all(_is_from_killed_create(entry) for entry in entries):
             raise InlayError(f"{self.path} is not empty and holds no inlay run; choose another --out.")
 
     def _make_folder(self) -> None:

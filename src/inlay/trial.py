@@ -14,16 +14,15 @@ from torch import Tensor, nn
 
 from inlay.data.images import Images
 from inlay.engine.feed import Feed, ResidentFeed
-from inlay.engine.loop import Companions, Keeping, Loop, Timing
+from inlay.engine.loop import Keeping, Loop, Timing
 from inlay.engine.passes import Precision, pass_views
 from inlay.engine.step import chosen_pace
-from inlay.engine.work import Work
 from inlay.engine.world import World
 from inlay.errors import Interrupted
 from inlay.knowledge import Knowledge
 from inlay.pipeline import Workshop, learn_base, learn_stage
 from inlay.rehearsal import Place, Rehearsal
-from inlay.settings import Settings, TrainingSettings
+from inlay.settings import Settings
 
 __all__ = ["rehearse_base", "rehearse_stage"]
 
@@ -102,21 +101,8 @@ class _Measured(Exception):
 class _RehearsalWorkshop(Workshop):
     """Measures the loop of a stage instead of handing it out."""
 
-    def loop_maker(
-        self,
-        name: str,
-        settings: TrainingSettings,
-        feed: Feed,
-        seed: int,
-        fingerprint: str,
-        settings_name: str = "training",
-    ) -> Callable[[Work, Companions | None], Loop]:
-        make = super().loop_maker(name, settings, feed, seed, fingerprint, settings_name)
-
-        def measure(work: Work, companions: Companions | None = None) -> Loop:
-            raise _measured(make(work, companions))
-
-        return measure
+    def made(self, loop: Loop) -> None:
+        raise _measured(loop)
 
 
 def _rehearsed(

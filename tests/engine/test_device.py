@@ -2,6 +2,7 @@ import pytest
 import torch
 
 from inlay.engine.device import find_device
+from inlay.engine.world import World
 from inlay.errors import InlayError
 
 
@@ -30,3 +31,34 @@ def test_no_gpu_is_said() -> None:
 def test_a_gpu_that_is_not_there_is_refused() -> None:
     with pytest.raises(InlayError, match="the last one is cuda:"):
         find_device(f"cuda:{torch.cuda.device_count()}")
+
+
+class Machine:
+    """A machine with CUDA devices, as one of its processes under torchrun sees it."""
+
+    def __init__(self, devices: int, local_rank: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: devices)
+        monkeypatch.setattr(World, "current", lambda: World(local_rank, 4, local_rank, parallel=True))
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+
+@pytest.mark.parametrize("name", ["auto", "cuda"])
+def test_each_process_has_a_device_of_its_own(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    Machine(4, 2, monkeypatch)
+    assert find_device(name) == torch.device("cuda:2")
+    assert find_device("cpu") == torch.device("cpu")
+
+
+def test_a_process_may_be_shown_its_own_device_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    Machine(1, 2, monkeypatch)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2")
+    assert find_device("cuda") == torch.device("cuda:0")
+
+
+def test_processes_without_a_device_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    Machine(2, 3, monkeypatch)
+    with pytest.raises(InlayError, match=r"has 2 CUDA device\(s\); start at most that many processes"):
+        find_device("auto")
+    with pytest.raises(InlayError, match="write --device cuda instead of 'cuda:1'"):
+        find_device("cuda:1")

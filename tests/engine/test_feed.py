@@ -8,8 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from inlay.data.streamed import HostPixels
-from inlay.engine.feed import Feed, ResidentFeed, StreamedFeed, feed_of
+from inlay.engine.feed import Feed, HostPixels, ResidentFeed, StreamedFeed, feed_of
 from inlay.errors import InlayError
 
 CPU = torch.device("cpu")

@@ -2,9 +2,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from inlay.data.streamed import HostPixels
 from inlay.engine import inference
-from inlay.engine.feed import Feed, ResidentFeed, StreamedFeed
+from inlay.engine.feed import Feed, HostPixels, ResidentFeed, StreamedFeed
 from inlay.engine.inference import features_of, first_images
 
 

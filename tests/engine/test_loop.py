@@ -1,14 +1,15 @@
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from inlay.data.streamed import HostPixels
 from inlay.engine.batch import Batch
-from inlay.engine.feed import Feed, ResidentFeed, StreamedFeed
-from inlay.engine.loop import Companions, Loop
+from inlay.engine.feed import Feed, HostPixels, ResidentFeed, StreamedFeed
+from inlay.engine.loop import Companions, Keeping, Loop
 from inlay.engine.order import Order
 from inlay.engine.schedule import cosine
 from inlay.engine.work import Work
@@ -172,8 +173,28 @@ def test_processes_share_the_batches_of_one(paired: bool, monkeypatch: pytest.Mo
 
 def test_a_batch_that_processes_cannot_share_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     _as_process(1, 2, monkeypatch)
-    sentence = r"A batch of 5 images cannot be shared evenly by 2 processes; write --set training\.batch=4 or use"
+    sentence = r"5 images in batches of 5 cannot be shared evenly by 2 processes; write --set training\.batch=4 or use"
     with pytest.raises(InlayError, match=sentence):
+        _loop(5, TrainingSettings(batch=8))
+
+
+def test_the_advice_for_a_batch_that_cannot_be_shared_is_good(monkeypatch: pytest.MonkeyPatch) -> None:
+    _as_process(1, 3, monkeypatch)
+    refused = 0
+    for images in range(3, 60, 7):
+        for batch in range(2, 40, 5):
+            try:
+                _loop(images, TrainingSettings(batch=batch))
+            except InlayError as error:
+                refused += 1
+                if advised := re.search(r"batch=(\d+)", str(error)):
+                    _loop(images, TrainingSettings(batch=int(advised[1])))
+    assert refused > 5
+
+
+def test_no_batch_to_advise_leaves_the_number_of_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    _as_process(1, 7, monkeypatch)
+    with pytest.raises(InlayError, match="shared evenly by 7 processes; use another number of processes"):
         _loop(5, TrainingSettings(batch=8))
 
 
@@ -261,6 +282,39 @@ class Pair(Work):
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         return {"loss": (self.frozen.weight * self.trained.weight).square()}
+
+
+class Dropped(Work):
+    """A linear map behind dropout, which draws from torch's own generator."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.map = nn.Sequential(nn.Dropout(0.5), nn.Linear(4, 1))
+        for parameter in self.map.parameters():
+            nn.init.ones_(parameter)
+
+    def weights(self, progress: float) -> dict[str, float]:
+        return {"loss": 1.0}
+
+    def forward(self, batch: Batch) -> dict[str, Tensor]:
+        return {"loss": self.map(batch.images.flatten(1).float() / 255).square().mean()}
+
+
+def test_what_a_network_draws_belongs_to_the_step(tmp_path: Path) -> None:
+    ended = []
+    lives: list[list[int | None]] = [[None], [2, None]]
+    for number, stops in enumerate(lives):
+        keeping = Keeping(tmp_path / f"{number}.safetensors", seconds=0)
+        for last_step in stops:
+            work = Dropped()
+            torch.manual_seed(number)
+            before = torch.get_rng_state()
+            settings, feed = TrainingSettings(epochs=3, batch=4), ResidentFeed(_images(8))
+            Loop("a test", work, settings, feed, 0, keeping=keeping, last_step=last_step).run()
+            assert torch.equal(torch.get_rng_state(), before)
+        ended.append(work.map[1].get_parameter("weight").detach())
+    assert torch.equal(ended[0], ended[1])
+    assert not torch.equal(ended[0], torch.ones_like(ended[0]))
 
 
 def test_frozen_parameters_are_not_trained() -> None:

@@ -1,3 +1,5 @@
+import gc
+import weakref
 from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
@@ -5,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 import torch._dynamo.utils
+import torch._inductor.config
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -154,18 +157,48 @@ def test_every_loop_of_a_process_is_compiled() -> None:
             assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == before + 1
 
 
-@pytest.mark.parametrize("world", [ALONE, GROUP])
+@pytest.mark.parametrize(("wished", "world"), [("eager", ALONE), ("eager", GROUP), ("compile", ALONE)])
 @pytest.mark.parametrize("device", [CPU, CUDA])
-@pytest.mark.parametrize("wished", ["eager", "compile"])
 @pytest.mark.parametrize("steps", [1, 10**6])
 def test_a_pace_that_is_wished_is_kept(wished: Pace, device: torch.device, steps: int, world: World) -> None:
     assert chosen_pace(wished, device, steps, world) == wished
 
 
+def test_compiling_is_for_one_process() -> None:
+    with pytest.raises(InlayError, match=r"for one process only; write pace=auto or pace=eager\.$"):
+        chosen_pace("compile", CUDA, 10**6, GROUP)
+
+
+def test_a_machine_that_cannot_compile_is_told_what_helps() -> None:
+    work = LinearFit(hidden=5)
+    stepper = Stepper(work, _sgd(work), "compile", CPU, ALONE, "base.training")
+    missing = {"cpp.cxx": (None, "/no/such/compiler"), "force_disable_caches": True}
+    with (
+        torch._inductor.config.patch(missing),
+        pytest.raises(InlayError, match=r"pace=compile \(.*\); write --set base\.training\.pace=eager\.$"),
+    ):
+        stepper(_batch(1), WEIGHTS, 0.1)
+
+
+def test_a_stepper_that_is_closed_is_freed_at_once() -> None:
+    work = LinearFit()
+    stepper = Stepper(work, _sgd(work), "eager", CPU, ALONE)
+    stepper(_batch(1), WEIGHTS, 0.1)
+    stepper.close()
+    assert all(parameter.grad is None for parameter in work.parameters())
+    gone = weakref.ref(stepper)
+    gc.disable()
+    try:
+        del stepper
+        assert gone() is None
+    finally:
+        gc.enable()
+
+
 def test_graphs_are_for_one_process_on_a_cuda_device() -> None:
     assert chosen_pace("graph", CUDA, 10, ALONE) == "graph"
     for device, world in ((CPU, ALONE), (CUDA, GROUP), (CPU, GROUP), (CUDA, World(parallel=True))):
-        with pytest.raises(InlayError, match=r"on a CUDA device only; write pace=auto, eager or compile\.$"):
+        with pytest.raises(InlayError, match=r"on a CUDA device only; write pace=auto or pace=eager\.$"):
             chosen_pace("graph", device, 10**6, world)
 
 

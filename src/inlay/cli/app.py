@@ -239,7 +239,7 @@ def main() -> None:
     except Interrupted as stop:
         _leave(str(stop) if is_main else "", 130)
     except KeyboardInterrupt:
-        _leave("Stopped; repeat the command to go on from the last finished step." if is_main else "", 130)
+        _leave("Stopped; repeat the command to go on from the last checkpoint." if is_main else "", 130)
     except FailedElsewhereError:
         sys.exit(2)
     except InlayError as error:

@@ -17,32 +17,7 @@ from inlay.data.listing import ImageFile, Listing
 from inlay.data.pixels import Size
 from inlay.data.survey import survey
 
-__all__ = ["FilePixels", "HostPixels", "PixelReader", "StreamedSet"]
-
-
-@dataclass(frozen=True, eq=False)
-class HostPixels:
-    """The pixels of a tensor in the memory of the host.
-
-    Attributes:
-        images: uint8 [N, C, H, W] on the CPU.
-    """
-
-    images: Tensor
-
-    def __len__(self) -> int:
-        return len(self.images)
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """Channels, height and width of every image."""
-        channels, height, width = self.images.shape[1:]
-        return channels, height, width
-
-    def read(self, indices: Tensor) -> Tensor:
-        """Copy some images: positions int64 [r] to uint8 [r, C, H, W]."""
-        # Several threads read at a time, so each should be one: torch would start a team of threads for each.
-        return torch.from_numpy(np.take(self.images.numpy(), indices.numpy(), axis=0))
+__all__ = ["FilePixels", "PixelReader", "StreamedSet"]
 
 
 @dataclass(frozen=True, eq=False)

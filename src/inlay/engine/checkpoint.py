@@ -23,6 +23,7 @@ from inlay.errors import InlayError
 
 __all__ = [
     "JsonObject",
+    "read_facts",
     "read_json",
     "read_tensors",
     "remove_leftovers",
@@ -76,18 +77,15 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], JsonObject]:
     Raises:
         InlayError: If the file is missing, damaged or not of inlay.
     """
-    try:
-        with safe_open(path, framework="pt") as file:
-            facts = json.loads((file.metadata() or {})[_FACTS], parse_constant=_refuse_constant)
-            # The tensors of safe_open look into the file, and would change or fault if the file did.
-            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
-    except OSError as error:
-        raise _unreadable(path, error) from error
-    except (SafetensorError, ValueError, KeyError) as error:
-        raise _damaged(path) from error
-    if not isinstance(facts, dict):
-        raise _damaged(path)
-    return tensors, facts
+    with _reading(path) as file:
+        # The tensors of safe_open look into the file, and would change or fault if the file did.
+        return {name: file.get_tensor(name).clone() for name in file.keys()}, _facts(file)  # noqa: SIM118
+
+
+def read_facts(path: Path) -> JsonObject:
+    """Read the facts of a file of `write_tensors` alone, which is quick; the rest is as for `read_tensors`."""
+    with _reading(path) as file:
+        return _facts(file)
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -236,6 +234,24 @@ def writing(path: Path) -> Iterator[None]:
             reason = error.strerror or str(error)
             message = f"{path} cannot be written ({reason}); choose a folder that you can write to."
         raise InlayError(message) from error
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[Any]:
+    try:
+        with safe_open(path, framework="pt") as file:
+            yield file
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    except (SafetensorError, ValueError, KeyError) as error:
+        raise _damaged(path) from error
+
+
+def _facts(file: Any) -> JsonObject:
+    facts = json.loads((file.metadata() or {})[_FACTS], parse_constant=_refuse_constant)
+    if not isinstance(facts, dict):
+        raise ValueError("facts are a JSON object")
+    return facts
 
 
 def _write_whole(path: Path, content: bytes) -> None:

@@ -4,17 +4,18 @@ import time
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from itertools import islice
 from typing import Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from inlay.data.decode import decoding_threads
 from inlay.data.images import PixelReader
-from inlay.data.streamed import HostPixels
 
-__all__ = ["Feed", "ResidentFeed", "StreamedFeed", "feed_of", "upload"]
+__all__ = ["Feed", "HostPixels", "ResidentFeed", "StreamedFeed", "feed_of", "upload"]
 
 # Below this, handing a part to another thread costs as much as reading it.
 _FEWEST_IMAGES_PER_PART = 8
@@ -93,6 +94,31 @@ class ResidentFeed:
             requests = upload(requests, self.device)
         for request in requests:
             yield self._images.index_select(0, upload(request, self.device))
+
+
+@dataclass(frozen=True, eq=False)
+class HostPixels:
+    """The pixels of a tensor in the memory of the host.
+
+    Attributes:
+        images: uint8 [N, C, H, W] on the CPU.
+    """
+
+    images: Tensor
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Channels, height and width of every image."""
+        channels, height, width = self.images.shape[1:]
+        return channels, height, width
+
+    def read(self, indices: Tensor) -> Tensor:
+        """Copy some images: positions int64 [r] to uint8 [r, C, H, W]."""
+        # Several threads read at a time, so each should be one: torch would start a team of threads for each.
+        return torch.from_numpy(np.take(self.images.numpy(), indices.numpy(), axis=0))
 
 
 class StreamedFeed:

@@ -1,10 +1,12 @@
 """The one training loop: shuffling, schedule, optimiser, checkpoints, progress.
 
 Because every random draw is a function of the step and of the image, a loop that is stopped at any moment and started
-again from its checkpoint ends with the same weights, bit for bit on the CPU, whatever the number of processes was.
+again from its checkpoint ends with the same weights: bit for bit on the CPU with as many processes as before, and up to
+rounding with another number of them.
 """
 
 import time
+from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
@@ -123,22 +125,26 @@ class Loop:
         Raises:
             InlayError: If the checkpoint belongs to other work.
             Interrupted: After Ctrl-C, with the state kept.
-            TrainingDivergedError: If a loss or a weight is no longer finite.
+            TrainingDivergedError: If a loss, or a weight that is to be kept, is no longer finite.
         """
         self._restore()
         self.work.train()
         pace = chosen_pace(self.settings.pace, self.feed.device, self.total, self.world)
-        self._stepper = Stepper(self.work, self.optimizer, pace, self.feed.device, self.world)
+        device = self.feed.device
+        self._stepper = Stepper(self.work, self.optimizer, pace, device, self.world, self.settings_name)
         self.progress.start(self.name, self.total, self.step)
         try:
-            with self._watch, _fastest_convolutions():
+            with self._watch, _fastest_convolutions(), torch.random.fork_rng([device] if device.type == "cuda" else []):
                 self._take_steps()
         finally:
+            self._stepper.close()
             self.progress.finish()
 
     def take_step(self, batch: Batch) -> None:
         """Take the next step with a batch."""
         progress = self.step / self.total
+        # For networks that draw by themselves, as dropout does.
+        torch.manual_seed(derive_seed(self.seed, "network", self.step))
         self._stepper(batch, self.work.weights(progress), self._learning_rate(progress))
         self.step += 1
 
@@ -167,27 +173,31 @@ class Loop:
 
     def _batches(self) -> Generator[Batch, None, None]:
         """Yield the batches from the present step on."""
+        planned: deque[tuple[Tensor, Tensor]] = deque()
         mine = self.world.rows(self.order.batch)
-        device = self.feed.device
-        for epoch in range(self.step // self.order.steps, self.settings.epochs):
-            first = epoch * self.order.steps
-            start = max(self.step - first, 0)
-            order = self.order.epoch(epoch)[start:]
-            requests = order[:, mine]
-            if self.companions is not None:
-                partners = [
-                    self.companions(indices, derive_seed(self.seed, "companions", first + start + place))[mine]
-                    for place, indices in enumerate(order)
-                ]
-                requests = torch.cat([requests, torch.stack(partners)], dim=1)
-            keys = [derive_seed(self.seed, "step", first + start + place) for place in range(len(order))]
+        with closing(self.feed.batches(self._requests(planned))) as images:
+            for pixels in images:
+                indices, key = planned.popleft()
+                own, others = pixels.chunk(2) if self.companions is not None else (pixels, pixels)
+                rows = indices if self.world.size == 1 else indices[mine]
+                yield Batch(own, others, rows, indices, key)
+
+    def _requests(self, planned: deque[tuple[Tensor, Tensor]]) -> Iterator[Tensor]:
+        """Yield which images this process needs in each step; what else the step needs is put into `planned`."""
+        mine = self.world.rows(self.order.batch)
+        first, device = self.step, self.feed.device
+        for epoch in range(first // self.order.steps, self.settings.epochs):
+            steps = range(max(first, epoch * self.order.steps), (epoch + 1) * self.order.steps)
+            order = self.order.epoch(epoch)[-len(steps) :]
+            keys = torch.tensor([derive_seed(self.seed, "step", step) for step in steps])
             # Uploaded together, so that a step waits for nothing.
-            placed, placed_keys = upload(order, device), upload(torch.tensor(keys), device)
-            with closing(self.feed.batches(requests)) as images:
-                for pixels, indices, key in zip(images, placed, placed_keys, strict=True):
-                    own, others = pixels.chunk(2) if self.companions is not None else (pixels, pixels)
-                    rows = indices if self.world.size == 1 else indices[mine]
-                    yield Batch(own, others, rows, indices, key)
+            for step, indices, *placed in zip(steps, order, upload(order, device), upload(keys, device), strict=True):
+                planned.append((placed[0], placed[1]))
+                request = indices[mine]
+                if self.companions is not None:
+                    partners = self.companions(indices, derive_seed(self.seed, "companions", step))
+                    request = torch.cat([request, partners[mine]])
+                yield request
 
     def _learning_rate(self, progress: float) -> float:
         if self.settings.schedule == "cosine":
@@ -235,7 +245,8 @@ class Loop:
 
     def _restore(self) -> None:
         path = self.keeping.path
-        if path is None or not path.exists():
+        # Whether there is one is for the main process to say, as another machine may see a file late.
+        if path is None or not self.world.share(path.exists()):
             return
         tensors, facts = read_tensors(path)
         if facts.get("fingerprint") != self.keeping.fingerprint:
@@ -247,20 +258,28 @@ class Loop:
             raise InlayError(f"{path} is damaged; pass --restart to begin the stage anew.")
         restore_training_state(dict(self.work.named_children()), self.optimizer, tensors, facts["training"])
         self.step, self._seconds_before = int(facts["step"]), float(facts["seconds"])
+        if self.step != self.world.share(self.step):
+            raise InlayError(
+                f"The processes read different states of {path}; put the run folder on a file system that all of them "
+                f"share and repeat the command."
+            )
         if self.step < self.total:
             self.progress.note(f"Going on with {self.name} at step {self.step} of {self.total}.")
 
     def _check_shares(self) -> None:
-        batch, size = self.order.batch, self.world.size
-        if batch % size:
-            fitting = max(batch // size, 1) * size
-            raise InlayError(
-                f"A batch of {batch} images cannot be shared evenly by {size} processes; write "
-                f"--set {self.settings_name}.batch={fitting} or use another number of processes."
-            )
+        size = self.world.size
+        if self.order.batch % size == 0:
+            return
+        sizes = range(self.settings.batch, 1, -1)
+        fitting = (most for most in sizes if Order(len(self.feed), most, self.seed).batch % size == 0)
+        advice = next((f"write --set {self.settings_name}.batch={most} or " for most in fitting), "")
+        raise InlayError(
+            f"{len(self.feed)} images in batches of {self.order.batch} cannot be shared evenly by {size} processes; "
+            f"{advice}use another number of processes."
+        )
 
     def _interrupted(self) -> Interrupted:
-        if self.keeping.path is None:
+        if self.keeping.path is None or self.last_step is not None:
             return Interrupted(
                 f"Stopped {self.name} at step {self.step} of {self.total}; nothing was kept: pass run=FOLDER to the "
                 f"learner to be able to go on."

@@ -1,8 +1,8 @@
 """One optimiser step: eager, compiled, or recorded once and replayed."""
 
 import time
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from types import FunctionType
 from typing import Literal
 
@@ -39,7 +39,9 @@ def chosen_pace(wished: Literal["auto"] | Pace, device: torch.device, steps: int
     """
     can_record = device.type == "cuda" and not world.parallel
     if wished == "graph" and not can_record:
-        raise InlayError("Steps are recorded by one process on a CUDA device only; write pace=auto, eager or compile.")
+        raise InlayError("Steps are recorded by one process on a CUDA device only; write pace=auto or pace=eager.")
+    if wished == "compile" and world.parallel:
+        raise InlayError("Steps are compiled for one process only; write pace=auto or pace=eager.")
     if wished != "auto":
         return wished
     if not can_record:
@@ -59,6 +61,7 @@ class Stepper:
         pace: How steps are taken.
         device: Where.
         world: The processes.
+        settings_name: Where the settings stand among all settings, for advice.
 
     Attributes:
         values: Weighted losses of the latest step, one for each name, on the device.
@@ -68,18 +71,27 @@ class Stepper:
     """
 
     def __init__(
-        self, work: Work, optimizer: torch.optim.Optimizer, pace: Pace, device: torch.device, world: World
+        self,
+        work: Work,
+        optimizer: torch.optim.Optimizer,
+        pace: Pace,
+        device: torch.device,
+        world: World,
+        settings_name: str = "training",
     ) -> None:
         self.names = tuple(work.weights(0.0))
         self.ready_at: float | None = None
         self.steps_when_ready = 0
         self._optimizer = optimizer
         self._world = world
+        self._pace = pace
+        self._settings_name = settings_name
         self._records = device.type == "cuda" and pace != "eager" and not world.parallel
         self._work = world.wrap(work)
-        self._losses: Callable[[Batch], Tensor] = self._weighted
+        # Unbound, so that no circle of references keeps the memory of a recording.
+        self._losses: Callable[[Stepper, Batch], Tensor] = Stepper._weighted
         if pace == "compile":
-            self._losses = partial(torch.compile(_fresh(Stepper._weighted), dynamic=False), self)
+            self._losses = torch.compile(_fresh(Stepper._weighted), dynamic=False)
         dtype = next(parameter for group in optimizer.param_groups for parameter in group["params"]).dtype
         self._weights = torch.zeros(len(self.names), dtype=dtype, device=device)
         self.values = torch.zeros_like(self._weights)
@@ -101,6 +113,23 @@ class Stepper:
             rate: Learning rate.
         """
         self._set(weights, rate)
+        if self.ready_at is None:
+            with self._failures_in_words():
+                self._advance(batch)
+        else:
+            self._advance(batch)
+        self._steps_taken += 1
+        if self.ready_at is not None:
+            self.steps_when_ready += 1
+        elif not self._records:
+            self._be_ready()
+
+    def close(self) -> None:
+        """Let go of the recording and its memory, gradients included."""
+        self._graph = self._static = None
+        self._optimizer.zero_grad(set_to_none=True)
+
+    def _advance(self, batch: Batch) -> None:
         if self._graph is None and self._records and self._steps_taken >= _STEPS_BEFORE_RECORDING:
             self._record(batch)
         if self._graph is not None and self._static is not None:
@@ -110,11 +139,23 @@ class Stepper:
             self._step_aside(batch)
         else:
             self._step(batch)
-        self._steps_taken += 1
-        if self.ready_at is not None:
-            self.steps_when_ready += 1
-        elif not self._records:
-            self._be_ready()
+
+    @contextmanager
+    def _failures_in_words(self) -> Iterator[None]:
+        """Say what helps where a network, or the machine, does not allow compiling or recording."""
+        if self._pace == "eager":
+            yield
+            return
+        try:
+            yield
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:
+            reason = " ".join(str(error).split())[:200]
+            raise InlayError(
+                f"The step of this network cannot be run with pace={self._pace} ({reason}); write "
+                f"--set {self._settings_name}.pace=eager."
+            ) from error
 
     def _set(self, weights: Mapping[str, float], rate: float) -> None:
         values = tuple(weights[name] for name in self.names)
@@ -130,7 +171,7 @@ class Stepper:
 
     def _step(self, batch: Batch) -> None:
         with self._world.global_statistics():
-            weighted = self._losses(batch)
+            weighted = self._losses(self, batch)
         self._optimizer.zero_grad(set_to_none=True)
         weighted.sum().backward()  # type: ignore[no-untyped-call]
         self._optimizer.step()

@@ -174,6 +174,8 @@ class World:
         Raises:
             FailedElsewhereError: In the other processes, if it failed in the main process.
         """
+        # What the others have read before must not change while they read it.
+        self.agree(False)
         with self.main_first():
             if self.is_main:
                 action()
