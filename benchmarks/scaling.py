@@ -41,6 +41,8 @@ ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 PARTS = ("images", "classes", "stages", "processes")
 SEED = 0
+# From so many classes on, the samples of the refit are shared: 100 in the presets.
+REFIT_CLASSES = 40
 # Classes before the stage and in it, where neither is what is varied.
 OLD, NEW = 10, 10
 BASE_IMAGES_PER_CLASS = 8
@@ -283,7 +285,8 @@ def growth(counts: Sequence[float], seconds: Sequence[float]) -> dict[str, float
 def _settings(scale: Scale, changes: dict[str, Any]) -> Settings:
     schedule: dict[str, Any] = {"training.epochs": scale.epochs, "training.batch": scale.batch}
     base = {"base.training.epochs": 1, "base.training.batch": scale.batch, "base.contrastive": 0.0}
-    return preset("inlay").changed(schedule | base | {"classifier.refit_per_class": scale.samples} | changes)
+    refit = {"classifier.refit_per_class": scale.samples, "classifier.refit_samples": scale.samples * REFIT_CLASSES}
+    return preset("inlay").changed(schedule | base | refit | changes)
 
 
 def _base(scale: Scale, classes: int, settings: Settings, device: torch.device) -> Knowledge:
@@ -359,6 +362,7 @@ def _conditions(scale: Scale, device: torch.device, parts: Sequence[str], quick:
         "batch": scale.batch,
         "stage_images": scale.stage_images,
         "refit_per_class": scale.samples,
+        "refit_samples": scale.samples * REFIT_CLASSES,
         "old_classes": OLD,
         "new_classes": NEW,
         "scored_epochs": scale.scored_epochs,

@@ -30,6 +30,7 @@ TIMED: dict[str, tuple[tuple[object, str], ...]] = {
     "statistics": (
         (import_module("inlay.methods.classifier"), "class_statistics"),
         (ClassStatistics, "mapped"),
+        (ClassStatistics, "prepare_sampling"),
         (ClassStatistics, "sample"),
     ),
     "refit": ((import_module("inlay.methods.classifier"), "refit_linear"),),

@@ -37,6 +37,7 @@ from inlay.engine import checkpoint
 from inlay.engine.batch import Batch
 from inlay.engine.checkpoint import JsonObject
 from inlay.engine.loop import Loop
+from inlay.engine.world import World
 from inlay.run_folder import RunFolder
 
 BACKBONE = "resnet8"
@@ -192,6 +193,7 @@ def _live_in_group(folder: Path, life: Life, rank: int, port: int, died: Event) 
             "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": str(port),
         }
+    assert World.current().size == life.processes
     live(folder, life, Moments(life.moment if rank == life.rank else None, died))
 
 
@@ -217,7 +219,8 @@ def _live_once(folder: Path, life: Life) -> None:
         for process in group:
             process.kill()
     codes = [process.exitcode for process in group]
-    if not (0 not in codes and died.is_set() if life.moment else not any(codes)):
+    as_meant = died.is_set() and 0 not in codes if life.moment else not any(codes)
+    if not as_meant:
         sys.exit(f"{life} of {folder.name} ended with {codes}")
 
 

@@ -15,10 +15,11 @@ def _killed_lives(seed: int) -> list[Life]:
     """Kills of a group of two at seeded moments of every stage, by either process."""
     draw = random.Random(seed)
     written, cleared = draw.randrange(len(STEPS)), draw.randrange(len(STEPS) - 1)
+    first = draw.randrange(2)
     lives = []
     for stage, steps in enumerate(STEPS):
         early, middle, late = sorted(draw.sample(range(2, steps), 3))
-        rank = draw.randrange(2)
+        rank = (first + stage) % 2
         lives.append(Life(0.0, f"{stage} gradient {early}", 2, rank))
         if stage == written:
             lives.append(Life(0.0, f"{stage} write {stage:03d}-training.safetensors@{middle}", 2))
@@ -31,8 +32,8 @@ def _killed_lives(seed: int) -> list[Life]:
 def _changing_lives() -> list[Life]:
     """Two processes and one by turns.
 
-    The first steps of the base stage are those of the group: with another rounding, which differs by the seventh
-    digit, they would end in the second one, as the learning rate is high and the network far from its goal.
+    The group takes the first steps of the base stage, which are chaotic: there a difference in the seventh digit of a
+    weight grows into one in the second, in a single process too.
     """
     return [Life(0.0, "0 step 12", 2), Life(0.0, "1 step 7"), Life(0.0, "2 step 8", 2, 1), Life()]
 
@@ -74,10 +75,9 @@ def test_killed_group_leaves_the_same_files(folder: Path, seed: int) -> None:
     assert _files(folder / f"killed-{seed}") == _files(folder / "undisturbed")
 
 
-# Training has multiplied the difference of rounding by ten in the base stage, and by several thousand in a discovery
-# stage, where two losses with fixed targets become one whose targets the network sets itself. Without the momentum
-# that the checkpoint holds, the differences are a hundred times the tolerance, and nine times.
-@pytest.mark.parametrize(("stage", "tolerance"), [(0, 1e-4), (1, 0.05), (2, 0.05)])
+# A discovery stage changes the network by a thousandth of its numbers, so rounding counts a thousand times as much.
+# Each tolerance is far above what rounding does, and a tenth or less of what happens if the momentum is not restored.
+@pytest.mark.parametrize(("stage", "tolerance"), [(0, 1e-4), (1, 0.02), (2, 0.02)])
 def test_another_number_of_processes_goes_on_within_rounding(folder: Path, stage: int, tolerance: float) -> None:
     wanted, found = (_change(folder / name, stage) for name in ("undisturbed", "changing"))
     assert (found - wanted).norm() < tolerance * wanted.norm()

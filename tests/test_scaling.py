@@ -33,14 +33,14 @@ def test_a_constant_part_is_no_departure_from_a_line() -> None:
 def test_a_departure_is_the_largest_relative_difference_from_the_nearest_line() -> None:
     """Any line is tried: none comes as near in the sum of squares of relative differences."""
     counts, seconds = [1.0, 2.0, 4.0], [1.0, 4.0, 16.0]
-    lines = [(a / 200, b / 200) for a in range(-600, 400) for b in range(200, 800)]
+    lines = [(a / 50, b / 50) for a in range(-150, 100) for b in range(50, 200)]
 
     def differences(line: tuple[float, float]) -> list[float]:
         return [(line[0] + line[1] * n) / t - 1 for n, t in zip(counts, seconds, strict=True)]
 
     nearest = min(lines, key=lambda line: sum(each**2 for each in differences(line)))
     expected = max(abs(each) for each in differences(nearest))
-    assert scaling.growth(counts, seconds)["departure"] == pytest.approx(expected, abs=0.01)
+    assert scaling.growth(counts, seconds)["departure"] == pytest.approx(expected, abs=0.02)
 
 
 def test_short_parts_have_no_exponent() -> None:
@@ -99,7 +99,9 @@ def test_the_entry_point_measures_writes_and_prints(
     assert scaling_tables.summary(record) in capsys.readouterr().out
 
 
-def test_a_process_gives_speed_and_scores() -> None:
+def test_a_process_gives_speed_and_scores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scaling_child, "SIDE", 8)
+    monkeypatch.setattr(scaling_child, "BATCH", 32)
     found = scaling_child.measured("cpu", "auto", [3], 1, 1)
     assert found["processes"] == 1 and found["threads"] == torch.get_num_threads()
     assert found["base_images_per_s"] > 0 and found["discovery_images_per_s"] > 0

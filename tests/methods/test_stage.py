@@ -327,10 +327,13 @@ def test_images_go_to_the_class_that_the_novel_head_prefers_on_merged_features()
 
 
 @pytest.mark.parametrize("new_from", ["samples", "features"])
-@pytest.mark.parametrize("residual", [True, False])
-def test_drift_moves_the_old_statistics_and_the_refit_starts_from_them(new_from: str, residual: bool) -> None:
+@pytest.mark.parametrize(("residual", "most", "drawn"), [(True, 50_000, 30), (False, 50_000, 30), (True, 44, 8)])
+def test_drift_moves_the_old_statistics_and_the_refit_starts_from_them(
+    new_from: str, residual: bool, most: int, drawn: int
+) -> None:
     settings = short(
         {
+            "classifier.refit_samples": most,
             "branch.gate": "full",
             "training.learning_rate": 0.05,
             "classifier.refit_new": new_from,
@@ -346,11 +349,11 @@ def test_drift_moves_the_old_statistics_and_the_refit_starts_from_them(new_from:
     torch.testing.assert_close(outcome.statistics.mean[:OLD_CLASSES], moved.mean)
     assert (moved.mean - task.statistics.mean).abs().max() > 1e-3
     torch.testing.assert_close(outcome.statistics.covariance(0), moved.covariance(0))
-    samples, labels = moved.sample(30, generator(SEED, "refit", "old"), settings.replay.scale)
+    samples, labels = moved.sample(drawn, generator(SEED, "refit", "old"), settings.replay.scale)
     new_samples, new_labels = features, outcome.assignments
     if new_from == "samples":
         new = class_statistics(features, outcome.assignments, 2)
-        new_samples, new_labels = new.sample(30, generator(SEED, "refit", "new"), settings.replay.scale)
+        new_samples, new_labels = new.sample(drawn, generator(SEED, "refit", "new"), settings.replay.scale)
     weight, bias = refit_linear(
         torch.cat([samples, new_samples]),
         torch.cat([labels, OLD_CLASSES + new_labels]),

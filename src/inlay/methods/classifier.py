@@ -64,14 +64,14 @@ def _samples_of_new(
     if task.settings.classifier.refit_new == "features":
         return features, assignments
     randomness = generator(task.seed, "refit", "new", device=task.device)
-    return new.sample(task.settings.classifier.refit_per_class, randomness, task.settings.replay.scale)
+    return new.sample(_samples_per_class(task), randomness, task.settings.replay.scale)
 
 
 def _refit(task: StageTask, head: nn.Linear, old: ClassStatistics, samples: Tensor, labels: Tensor) -> None:
     """Fit the joint head anew, in place, on replayed features of old classes and those of new ones."""
     settings = task.settings
     randomness = generator(task.seed, "refit", "old", device=task.device)
-    old_samples, old_labels = old.sample(settings.classifier.refit_per_class, randomness, settings.replay.scale)
+    old_samples, old_labels = old.sample(_samples_per_class(task), randomness, settings.replay.scale)
     with torch.enable_grad():
         weight, bias = refit_linear(
             torch.cat([old_samples, samples]),
@@ -81,3 +81,9 @@ def _refit(task: StageTask, head: nn.Linear, old: ClassStatistics, samples: Tens
         )
     head.weight.copy_(weight)
     head.bias.copy_(bias)
+
+
+def _samples_per_class(task: StageTask) -> int:
+    settings = task.settings.classifier
+    share = settings.refit_samples // (task.old_classes + task.classes)
+    return max(1, min(settings.refit_per_class, share))

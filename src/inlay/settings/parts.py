@@ -232,6 +232,8 @@ class ClassifierSettings:
         refit_new: New classes in the refit: "samples" from their statistics, like the old classes, so that the
             head cannot tell them by being real; "features": the features themselves.
         refit_per_class: Samples of each class for the refit.
+        refit_samples: Samples of all classes together at most, shared evenly, so that the cost of the refit grows with
+            the number of classes and not with its square.
         refit_decay: Weight decay of the refit.
         drift: Move the statistics of old classes by a ridge map fitted on the unlabelled images.
         drift_residual: Add what the map leaves unexplained to the spread of the moved classes.
@@ -243,6 +245,7 @@ class ClassifierSettings:
     refit: bool = True
     refit_new: Literal["samples", "features"] = "samples"
     refit_per_class: int = field(default=500, metadata=_POSITIVE)
+    refit_samples: int = field(default=50_000, metadata=_POSITIVE)
     refit_decay: float = 1e-4
     drift: bool = True
     drift_residual: bool = True
