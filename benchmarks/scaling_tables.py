@@ -137,9 +137,9 @@ def _conditions(measured: Mapping[str, Any]) -> str:
         f"{measured['network']}, grey images of {size}, epochs: {measured['epochs']}, batch {measured['batch']}, "
         f"{threads}; where they are not varied, {measured['old_classes']} old classes before the first stage, "
         f"{measured['new_classes']} new ones and {measured['stage_images']:,} images; {measured['refit_per_class']} "
-        f"samples per class in the refit, at most {measured['refit_samples']:,} in all. Load average {_load(measured)}. "
-        f"torch {measured['versions']['torch']}, "
-        f"{measured['date']}, commit {commit[:12]}{dash}{state}. Command: `{measured['command']}`"
+        f"samples per class in the refit, {measured['refit_samples']:,} at most. Load average {_load(measured)}. "
+        f"torch {measured['versions']['torch']}, {measured['date']}, commit {commit[:12]}{dash}{state}. Command: "
+        f"`{measured['command']}`"
     )
 
 
