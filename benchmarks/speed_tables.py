@@ -1,4 +1,4 @@
-"""Write the tables of docs/speed.md from benchmarks/results/speed-*.json.
+"""Write the tables of docs/speed.md from benchmarks/results/speed-*.json and streaming-*.json.
 
 python -m benchmarks.speed_tables [--check]
 """
@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-__all__ = ["BEGIN", "END", "PAGE", "RESULTS", "read_results", "section", "summary", "training_table", "with_tables"]
+__all__ = ["BEGIN", "END", "PAGE", "RESULTS", "section", "sections", "summary", "training_table", "with_tables"]
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "speed.md"
@@ -41,29 +41,58 @@ def main() -> None:
     parser.add_argument("--check", action="store_true", help="exit with 1 if the tables are not up to date")
     options = parser.parse_args()
     before = PAGE.read_text(encoding="utf-8")
-    after = with_tables(before, read_results(RESULTS))
+    after = with_tables(before, sections(RESULTS))
     if options.check:
         sys.exit(before != after)
     PAGE.write_text(after, encoding="utf-8")
 
 
-def read_results(folder: Path) -> dict[str, Any]:
-    """Return what benchmarks/speed.py measured, by file name."""
-    return {path.name: json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("speed-*.json"))}
+def sections(folder: Path) -> list[str]:
+    """Return the section of each file of results in a folder."""
+    makers = {"speed-*.json": section, "streaming-*.json": streaming_section}
+    return [
+        make(json.loads(path.read_text(encoding="utf-8")), path.name)
+        for pattern, make in makers.items()
+        for path in sorted(folder.glob(pattern))
+    ]
 
 
-def with_tables(text: str, results: Mapping[str, Any]) -> str:
-    """Return a page with everything between the marks replaced by the tables of each file."""
+def with_tables(text: str, parts: Sequence[str]) -> str:
+    """Return a page with everything between the marks replaced by sections."""
     head, rest = text.split(BEGIN)
     _, tail = rest.split(END)
-    sections = [section(measured, name) for name, measured in results.items()]
-    return "\n\n".join([f"{head}{BEGIN}", *sections, f"{END}{tail}"])
+    return "\n\n".join([f"{head}{BEGIN}", *parts, f"{END}{tail}"])
 
 
 def section(measured: Mapping[str, Any], file: str) -> str:
-    """Return heading, tables and conditions of one file as Markdown."""
-    link = f"every number is in [benchmarks/results/{file}](../benchmarks/results/{file})."
-    return f"### {measured['network']} on {measured['hardware']}\n\n{summary(measured)}; {link}"
+    """Return heading, tables and conditions of one file of benchmarks/speed.py as Markdown."""
+    return f"### {measured['network']} on {measured['hardware']}\n\n{summary(measured)}; {_link(file)}"
+
+
+def streaming_section(measured: Mapping[str, Any], file: str) -> str:
+    """Return heading, table and conditions of one file of benchmarks/streaming.py as Markdown."""
+    channels, height, width = measured["image"]
+    table = [
+        {
+            "images from": {"folder": "a folder of JPEG files", "shards": "WebDataset shards"}[line["form"]],
+            "images/s": _number(line["images_per_s"]),
+            "waiting for data": f"{100 * line['waiting_s'] / line['training_s']:.1f} %",
+            "pass that checks the files, s": _number(line["checking_s"]),
+            "peak memory of the process, MB": _number(line["peak_mb"]),
+        }
+        for line in measured["rows"]
+    ]
+    told = (
+        f"{measured['images']:,} images of {width}×{height} with {channels} channels, "
+        f"{measured['decoded_bytes'] / 1e9:.1f} GB when decoded, learned for one epoch by streaming in batches of "
+        f"{measured['batch']}, with a ResNet-8 behind a 4×4 mean. torch {measured['versions']['torch']}, "
+        f"{measured['date']}, commit {_short(measured['commit'])}. Command: `{measured['command']}`; {_link(file)}"
+    )
+    return f"### Streaming on {measured['hardware']}\n\n{_table(table)}\n\n{told}"
+
+
+def _link(file: str) -> str:
+    return f"every number is in [benchmarks/results/{file}](../benchmarks/results/{file})."
 
 
 def summary(measured: Mapping[str, Any]) -> str:

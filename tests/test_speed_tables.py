@@ -58,7 +58,7 @@ def _measured(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 def test_the_page_shows_the_measured_numbers() -> None:
     page = speed_tables.PAGE.read_text(encoding="utf-8")
-    assert speed_tables.with_tables(page, speed_tables.read_results(speed_tables.RESULTS)) == page
+    assert speed_tables.with_tables(page, speed_tables.sections(speed_tables.RESULTS)) == page
 
 
 def test_the_headline_takes_our_fastest_mode_and_the_smallest_ratio() -> None:
@@ -114,10 +114,30 @@ def test_a_section_names_conditions_and_file() -> None:
 
 def test_tables_replace_only_what_is_between_the_marks() -> None:
     page = f"before {speed_tables.BEGIN} old {speed_tables.END} after"
-    results = {"speed-gpu.json": _measured(_rows())}
-    once = speed_tables.with_tables(page, results)
+    parts = [speed_tables.section(_measured(_rows()), "speed-gpu.json"), "another"]
+    once = speed_tables.with_tables(page, parts)
     assert once.startswith("before ") and once.endswith(" after") and " old " not in once
-    assert speed_tables.with_tables(once, results) == once
+    assert all(part in once for part in parts)
+    assert speed_tables.with_tables(once, parts) == once
+
+
+def test_streaming_is_told_with_its_memory() -> None:
+    row = {"form": "shards", "images_per_s": 512.4, "training_s": 80.0, "waiting_s": 2.0, "checking_s": 20.0}
+    measured = {
+        "command": "python benchmarks/streaming.py",
+        "commit": "0123456789abcdef",
+        "hardware": "CPU, 2 cores",
+        "versions": {"torch": "2"},
+        "date": "2030-01-01",
+        "images": 40_000,
+        "image": [3, 128, 96],
+        "decoded_bytes": 2_150_000_000,
+        "batch": 64,
+        "rows": [{**row, "seconds": 100.0, "peak_mb": 1234.5}],
+    }
+    text = speed_tables.streaming_section(measured, "streaming-cpu.json")
+    assert "| WebDataset shards | 512 | 2.5 % | 20 | 1,234 |" in text
+    assert "40,000 images of 96×128 with 3 channels, 2.1 GB when decoded" in text
 
 
 def test_check_tells_whether_the_page_is_up_to_date(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
