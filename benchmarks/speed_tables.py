@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.path_tables import path_section
+
 __all__ = ["BEGIN", "END", "PAGE", "RESULTS", "section", "sections", "summary", "training_table", "with_tables"]
 
 ROOT = Path(__file__).parent.parent
@@ -49,12 +51,16 @@ def main() -> None:
 
 def sections(folder: Path) -> list[str]:
     """Return the section of each file of results in a folder."""
-    makers = {"speed-*.json": section, "streaming-*.json": streaming_section}
-    return [
-        make(json.loads(path.read_text(encoding="utf-8")), path.name)
-        for pattern, make in makers.items()
-        for path in sorted(folder.glob(pattern))
+    speed = [section(json.loads(path.read_text(encoding="utf-8")), path.name) for path in _files(folder, "speed")]
+    streaming = [
+        streaming_section(json.loads(path.read_text(encoding="utf-8")), path.name)
+        for path in _files(folder, "streaming")
     ]
+    return [*speed, *path_section(folder), *streaming]
+
+
+def _files(folder: Path, kind: str) -> list[Path]:
+    return sorted(folder.glob(f"{kind}-*.json"))
 
 
 def with_tables(text: str, parts: Sequence[str]) -> str:
