@@ -1,7 +1,9 @@
 """Recorded and compiled steps on a GPU: the same as eager ones, and free of waiting for the device."""
 
+import gc
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -9,7 +11,7 @@ from torch import Tensor
 
 from inlay.engine.batch import Batch
 from inlay.engine.feed import Feed
-from inlay.engine.loop import Companions, Loop
+from inlay.engine.loop import Companions, Keeping, Loop
 from inlay.engine.step import Pace
 from inlay.engine.work import Work
 from inlay.methods.model import neighbours_as_companions
@@ -43,14 +45,12 @@ class WatchedLoop(Loop):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.losses: list[list[float]] = []
+        self.recorded = False
 
     def take_step(self, batch: Batch) -> None:
         super().take_step(batch)
         self.losses.append(self._stepper.values.tolist())
-
-    @property
-    def recorded(self) -> bool:
-        return self._stepper._graph is not None
+        self.recorded = self._stepper._graph is not None
 
 
 @dataclass(frozen=True)
@@ -86,12 +86,15 @@ def _weights(work: Work) -> Tensor:
     return torch.cat([parameter.detach().double().flatten() for parameter in work.parameters()])
 
 
-def _trained(name: str, pace: Pace) -> WatchedLoop:
+def _trained(name: str, pace: Pace, last_step: int = STEPS, keeping: Keeping | None = None) -> WatchedLoop:
     case = CASES[name]()
     settings = replace(case.settings, pace=pace, epochs=20, learning_rate=_CALM_RATE)
-    loop = WatchedLoop(name, case.work, settings, case.feed, SEED, case.companions, last_step=STEPS)
+    keeping = keeping or Keeping()
+    loop = WatchedLoop(
+        name, case.work, settings, case.feed, SEED, case.companions, keeping=keeping, last_step=last_step
+    )
     loop.run()
-    assert len(loop.losses) == loop.step == STEPS
+    assert loop.step == last_step
     return loop
 
 
@@ -99,11 +102,40 @@ def _trained(name: str, pace: Pace) -> WatchedLoop:
 @pytest.mark.parametrize("pace", ["graph", "compile"])
 def test_every_pace_takes_the_steps_of_the_eager_one(name: str, pace: Pace) -> None:
     eager, other = _trained(name, "eager"), _trained(name, pace)
+    assert len(eager.losses) == len(other.losses) == STEPS
     assert other.recorded and not eager.recorded
     torch.testing.assert_close(torch.tensor(other.losses), torch.tensor(eager.losses), rtol=1e-3, atol=1e-4)
     start = _weights(CASES[name]().work)
     moved = _weights(eager.work) - start
     assert (_weights(other.work) - start - moved).norm() < 0.01 * moved.norm()
+
+
+@pytest.mark.parametrize("pace", ["graph", "compile"])
+def test_recorded_steps_go_on_from_a_checkpoint(pace: Pace, tmp_path: Path) -> None:
+    """Momentum and learning rate of the first steps after a stop are those of a loop that was not stopped."""
+    whole = _trained("paper", pace)
+    keeping = Keeping(tmp_path / "checkpoint.safetensors", seconds=0)
+    _trained("paper", pace, last_step=6, keeping=keeping)
+    rest = _trained("paper", pace, keeping=keeping)
+    assert rest.recorded and len(rest.losses) == STEPS - 6
+    torch.testing.assert_close(torch.tensor(rest.losses), torch.tensor(whole.losses[6:]), rtol=1e-3, atol=1e-4)
+    start = _weights(CASES["paper"]().work)
+    moved = _weights(whole.work) - start
+    assert (_weights(rest.work) - start - moved).norm() < 0.01 * moved.norm()
+
+
+def test_a_recording_gives_its_memory_back() -> None:
+    def left_over() -> int:
+        gc.collect()
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+        return torch.cuda.memory_reserved()
+
+    _trained("inlay", "graph")
+    after_one = left_over()
+    for _ in range(3):
+        _trained("inlay", "graph")
+    assert left_over() <= after_one
 
 
 @pytest.mark.parametrize("pace", ["eager", "graph"])
