@@ -1,17 +1,16 @@
 """Write the tables of docs/branches.md from benchmarks/results/branches-*.json.
 
-python benchmarks/branch_tables.py [--check]
+python -m benchmarks.branch_tables [--check]
 """
 
-import argparse
-import json
 import re
 import statistics
-import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from benchmarks.page import between, measured_files, write_page
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "branches.md"
@@ -31,27 +30,12 @@ TITLES = {
 
 def main() -> None:
     """Write the tables, or with --check say whether they are up to date."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true", help="exit with 1 if the tables are not up to date")
-    options = parser.parse_args()
-    before = PAGE.read_text(encoding="utf-8")
-    after = with_tables(before, read_results(RESULTS))
-    if options.check:
-        sys.exit(before != after)
-    PAGE.write_text(after, encoding="utf-8")
-
-
-def read_results(folder: Path) -> dict[str, Any]:
-    """Return what benchmarks/branches.py measured, by file name."""
-    return {path.name: json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("branches-*.json"))}
+    write_page(__doc__, PAGE, lambda text: with_tables(text, measured_files(RESULTS, "branches")))
 
 
 def with_tables(text: str, results: Mapping[str, Any]) -> str:
     """Return a page with everything between the marks replaced by the tables of each file."""
-    head, rest = text.split(BEGIN)
-    _, tail = rest.split(END)
-    sections = [section(measured, name) for name, measured in results.items()]
-    return "\n\n".join([f"{head}{BEGIN}", *sections, f"{END}{tail}"])
+    return between(text, BEGIN, END, [section(measured, name) for name, measured in results.items()])
 
 
 def section(measured: Mapping[str, Any], file: str) -> str:

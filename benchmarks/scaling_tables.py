@@ -3,15 +3,14 @@
 python -m benchmarks.scaling_tables [--check]
 """
 
-import argparse
-import json
 import statistics
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-__all__ = ["BEGIN", "END", "PAGE", "RESULTS", "processes_table", "read_results", "section", "summary", "with_tables"]
+from benchmarks.page import between, linked, measured_files, write_page
+
+__all__ = ["BEGIN", "END", "PAGE", "RESULTS", "processes_table", "section", "summary", "with_tables"]
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "speed.md"
@@ -24,33 +23,17 @@ RATES = {"base_images_per_s": "base stage, images/s", "discovery_images_per_s": 
 
 def main() -> None:
     """Write the tables, or with --check say whether they are up to date."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true", help="exit with 1 if the tables are not up to date")
-    options = parser.parse_args()
-    before = PAGE.read_text(encoding="utf-8")
-    after = with_tables(before, read_results(RESULTS))
-    if options.check:
-        sys.exit(before != after)
-    PAGE.write_text(after, encoding="utf-8")
-
-
-def read_results(folder: Path) -> dict[str, Any]:
-    """Return what benchmarks/scaling.py measured, by file name."""
-    return {path.name: json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("scaling-*.json"))}
+    write_page(__doc__, PAGE, lambda text: with_tables(text, measured_files(RESULTS, "scaling")))
 
 
 def with_tables(text: str, results: Mapping[str, Any]) -> str:
     """Return a page with everything between the marks replaced by the tables of each file."""
-    head, rest = text.split(BEGIN)
-    _, tail = rest.split(END)
-    sections = [section(measured, name) for name, measured in results.items()]
-    return "\n\n".join([f"{head}{BEGIN}", *sections, f"{END}{tail}"])
+    return between(text, BEGIN, END, [section(measured, name) for name, measured in results.items()])
 
 
 def section(measured: Mapping[str, Any], file: str) -> str:
     """Return heading, tables and conditions of one file as Markdown."""
-    link = f"every number is in [benchmarks/results/{file}](../benchmarks/results/{file})."
-    return f"### Scaling on {measured['hardware']}\n\n{summary(measured)}; {link}"
+    return f"### Scaling on {measured['hardware']}\n\n{summary(measured)}; {linked(file)}"
 
 
 def summary(measured: Mapping[str, Any]) -> str:

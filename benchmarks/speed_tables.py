@@ -3,14 +3,12 @@
 python -m benchmarks.speed_tables [--check]
 """
 
-import argparse
-import json
 import statistics
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.page import between, linked, measured_files, write_page
 from benchmarks.path_tables import path_section
 
 __all__ = ["BEGIN", "END", "PAGE", "RESULTS", "section", "sections", "summary", "training_table", "with_tables"]
@@ -39,40 +37,24 @@ HEADLINE = {
 
 def main() -> None:
     """Write the tables, or with --check say whether they are up to date."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true", help="exit with 1 if the tables are not up to date")
-    options = parser.parse_args()
-    before = PAGE.read_text(encoding="utf-8")
-    after = with_tables(before, sections(RESULTS))
-    if options.check:
-        sys.exit(before != after)
-    PAGE.write_text(after, encoding="utf-8")
+    write_page(__doc__, PAGE, lambda text: with_tables(text, sections(RESULTS)))
 
 
 def sections(folder: Path) -> list[str]:
     """Return the section of each file of results in a folder."""
-    speed = [section(json.loads(path.read_text(encoding="utf-8")), path.name) for path in _files(folder, "speed")]
-    streaming = [
-        streaming_section(json.loads(path.read_text(encoding="utf-8")), path.name)
-        for path in _files(folder, "streaming")
-    ]
+    speed = [section(measured, name) for name, measured in measured_files(folder, "speed").items()]
+    streaming = [streaming_section(measured, name) for name, measured in measured_files(folder, "streaming").items()]
     return [*speed, *path_section(folder), *streaming]
-
-
-def _files(folder: Path, kind: str) -> list[Path]:
-    return sorted(folder.glob(f"{kind}-*.json"))
 
 
 def with_tables(text: str, parts: Sequence[str]) -> str:
     """Return a page with everything between the marks replaced by sections."""
-    head, rest = text.split(BEGIN)
-    _, tail = rest.split(END)
-    return "\n\n".join([f"{head}{BEGIN}", *parts, f"{END}{tail}"])
+    return between(text, BEGIN, END, parts)
 
 
 def section(measured: Mapping[str, Any], file: str) -> str:
     """Return heading, tables and conditions of one file of benchmarks/speed.py as Markdown."""
-    return f"### {measured['network']} on {measured['hardware']}\n\n{summary(measured)}; {_link(file)}"
+    return f"### {measured['network']} on {measured['hardware']}\n\n{summary(measured)}; {linked(file)}"
 
 
 def streaming_section(measured: Mapping[str, Any], file: str) -> str:
@@ -92,13 +74,9 @@ def streaming_section(measured: Mapping[str, Any], file: str) -> str:
         f"{measured['images']:,} images of {width}×{height} with {channels} channels, "
         f"{measured['decoded_bytes'] / 1e9:.1f} GB when decoded, learned for one epoch by streaming in batches of "
         f"{measured['batch']}, with a ResNet-8 behind a 4×4 mean. torch {measured['versions']['torch']}, "
-        f"{measured['date']}, commit {_short(measured['commit'])}. Command: `{measured['command']}`; {_link(file)}"
+        f"{measured['date']}, commit {_short(measured['commit'])}. Command: `{measured['command']}`; {linked(file)}"
     )
     return f"### Streaming on {measured['hardware']}\n\n{_table(table)}\n\n{told}"
-
-
-def _link(file: str) -> str:
-    return f"every number is in [benchmarks/results/{file}](../benchmarks/results/{file})."
 
 
 def summary(measured: Mapping[str, Any]) -> str:
@@ -107,7 +85,8 @@ def summary(measured: Mapping[str, Any]) -> str:
     parts += [kernel_table(measured["rows"])]
     failed = [line for line in measured["rows"] if line["error"] is not None]
     parts += [f"Not measured: {_work(line)}, {_mode(line)}: {_sentence(line['error'])}" for line in failed]
-    parts += [inference_sentence(measured), target_sentence(measured["base_to_target"]), _conditions(measured)]
+    parts += [inference_sentence(measured), target_sentence(measured["base_to_target"])]
+    parts += [measured.get("note", ""), _conditions(measured)]
     return "\n\n".join(part for part in parts if part)
 
 

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import torch
 from benchmarks import scaling, scaling_child, scaling_tables
+from benchmarks.page import measured_files
 from benchmarks.scaling_clock import Clock
 
 from inlay.pipeline import Workshop, learn_stage
@@ -14,7 +15,7 @@ CPU = torch.device("cpu")
 
 def test_the_page_shows_the_measured_numbers() -> None:
     page = scaling_tables.PAGE.read_text(encoding="utf-8")
-    assert scaling_tables.with_tables(page, scaling_tables.read_results(scaling_tables.RESULTS)) == page
+    assert scaling_tables.with_tables(page, measured_files(scaling_tables.RESULTS, "scaling")) == page
 
 
 @pytest.mark.parametrize("power", [0.5, 1.0, 2.0])
