@@ -27,7 +27,7 @@ import torch
 from benchmarks.scaling_child import digit_stages, pictures
 from benchmarks.scaling_clock import Clock
 from benchmarks.scaling_tables import summary
-from benchmarks.speed_records import forget, header
+from benchmarks.speed_records import forget, header, record_file
 
 from inlay import branches
 from inlay.engine.checkpoint import read_json, write_json
@@ -38,7 +38,6 @@ from inlay.pipeline import Workshop, learn_base, learn_stage
 from inlay.settings import Settings, preset
 
 ROOT = Path(__file__).parent.parent
-RESULTS = ROOT / "benchmarks" / "results"
 PARTS = ("images", "classes", "stages", "processes")
 SEED = 0
 # From so many classes on, the samples of the refit are shared: 100 in the presets.
@@ -138,7 +137,7 @@ def main() -> None:
     try:
         device = find_device(options.device)
         scale = QUICK if options.quick else (GPU if device.type == "cuda" else CPU)
-        print(summary(measure(scale, device, options.parts, options.quick, _file(options, device))))
+        print(summary(measure(scale, device, options.parts, options.quick, record_file("scaling", options, device))))
     except InlayError as error:
         sys.exit(f"Error: {error}")
 
@@ -368,14 +367,6 @@ def _conditions(scale: Scale, device: torch.device, parts: Sequence[str], quick:
         "scored_epochs": scale.scored_epochs,
         "scored_images": [len(digits.base), len(digits.unlabelled(1)), len(digits.test(1))],
     }
-
-
-def _file(options: argparse.Namespace, device: torch.device) -> Path | None:
-    """Return where the record goes: a quick run is kept only where one says so."""
-    if options.out is not None or options.quick:
-        return options.out  # type: ignore[no-any-return]
-    name = torch.cuda.get_device_name() if device.type == "cuda" else "cpu"
-    return RESULTS / f"scaling-{name.lower().removeprefix('nvidia ').replace(' ', '-')}.json"
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from benchmarks import plain
 from benchmarks.kernels import LAST_STEP, KernelWatch
-from benchmarks.speed_records import PLAIN, Sheet, forget, header
+from benchmarks.speed_records import PLAIN, Sheet, forget, header, record_file
 from benchmarks.speed_tables import summary
 from benchmarks.timed import MemoryWatch, TimedWorkshop
 
@@ -39,7 +39,6 @@ from inlay.knowledge import Knowledge
 from inlay.pipeline import learn_base, learn_stage
 from inlay.settings import TrainingSettings, preset
 
-RESULTS = Path(__file__).parent / "results"
 SIDE, TRIAL_STEPS, MATMUL_RUNS = 32, 12, 20
 LEAST_RUNS, MOST_RUNS = 3, 200
 # A mode is measured for as many steps as it would take if it were this much faster than the mode or trial before it.
@@ -100,7 +99,7 @@ def main() -> None:
     try:
         device = find_device(options.device)
         scale = QUICK if options.quick else FULL
-        print(summary(measure(scale, device, options, _file(options, device))))
+        print(summary(measure(scale, device, options, record_file("speed", options, device))))
     except InlayError as error:
         sys.exit(f"Error: {error}")
 
@@ -314,14 +313,6 @@ def _rate(loop: Loop) -> float:
 def _wait(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize()
-
-
-def _file(options: argparse.Namespace, device: torch.device) -> Path | None:
-    """Return where the record goes: a quick run is kept only where one says so."""
-    if options.out is not None or options.quick:
-        return options.out  # type: ignore[no-any-return]
-    name = torch.cuda.get_device_name() if device.type == "cuda" else "cpu"
-    return RESULTS / f"speed-{name.lower().removeprefix('nvidia ').replace(' ', '-')}.json"
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -18,8 +18,9 @@ import torch
 
 from inlay.engine.checkpoint import write_json
 
-__all__ = ["PLAIN", "Sheet", "failed_row", "forget", "header", "headline", "row"]
+__all__ = ["PLAIN", "Sheet", "failed_row", "forget", "header", "headline", "record_file", "row"]
 
+RESULTS = Path(__file__).parent / "results"
 PLAIN = "plain"
 PACKAGES = ("torch", "torchvision", "numpy", "pillow")
 # GFLOP of one training image of 32×32: ResNet-18 forward and backward; in ADM 11 times the 1.10 of one pass forward:
@@ -69,6 +70,20 @@ def forget() -> None:
     if torch.cuda.is_available():
         torch.compiler.reset()
         torch.cuda.empty_cache()
+
+
+def record_file(kind: str, options: argparse.Namespace, device: torch.device) -> Path | None:
+    """Return where a record goes: a quick run is kept only where one says so.
+
+    Args:
+        kind: The benchmark, with which the name of the file begins.
+        options: The command line, with `out` and `quick`.
+        device: The device measured.
+    """
+    if options.out is not None or options.quick:
+        return options.out  # type: ignore[no-any-return]
+    name = torch.cuda.get_device_name() if device.type == "cuda" else "cpu"
+    return RESULTS / f"{kind}-{name.lower().removeprefix('nvidia ').replace(' ', '-')}.json"
 
 
 def header(options: argparse.Namespace, device: torch.device, network: str) -> dict[str, Any]:
