@@ -27,6 +27,8 @@ pytestmark = [
 STEPS = 10
 # At larger rates ten steps of an untrained network magnify rounding a thousandfold.
 _CALM_RATE = 0.002
+# Compiled sums are taken in another order; a step too many or without momentum differs by tens of percents.
+_ROUNDING = 0.05
 DEVICE = torch.device("cuda")
 PARTNERS = {"assignment.partner_share": 0.3, "assignment.information": 1.0}
 
@@ -107,7 +109,7 @@ def test_every_pace_takes_the_steps_of_the_eager_one(name: str, pace: Pace) -> N
     torch.testing.assert_close(torch.tensor(other.losses), torch.tensor(eager.losses), rtol=1e-3, atol=1e-4)
     start = _weights(CASES[name]().work)
     moved = _weights(eager.work) - start
-    assert (_weights(other.work) - start - moved).norm() < 0.01 * moved.norm()
+    assert (_weights(other.work) - start - moved).norm() < _ROUNDING * moved.norm()
 
 
 @pytest.mark.parametrize("pace", ["graph", "compile"])
@@ -121,7 +123,7 @@ def test_recorded_steps_go_on_from_a_checkpoint(pace: Pace, tmp_path: Path) -> N
     torch.testing.assert_close(torch.tensor(rest.losses), torch.tensor(whole.losses[6:]), rtol=1e-3, atol=1e-4)
     start = _weights(CASES["paper"]().work)
     moved = _weights(whole.work) - start
-    assert (_weights(rest.work) - start - moved).norm() < 0.01 * moved.norm()
+    assert (_weights(rest.work) - start - moved).norm() < _ROUNDING * moved.norm()
 
 
 def test_a_recording_gives_its_memory_back() -> None:

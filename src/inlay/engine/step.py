@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from types import FunctionType
 from typing import Literal
 
@@ -98,7 +99,7 @@ class Stepper:
         self._set_weights: tuple[float, ...] = ()
         self._graph: torch.cuda.CUDAGraph | None = None
         self._static: Batch | None = None
-        self._side = torch.cuda.Stream(device) if self._records else None  # type: ignore[no-untyped-call]
+        self._side = _recording_stream(device) if self._records else None
         self._steps_taken = 0
         if self._records:
             for group in optimizer.param_groups:
@@ -203,6 +204,12 @@ class Stepper:
         if self.values.is_cuda:
             torch.cuda.synchronize()
         self.ready_at = time.monotonic()
+
+
+@cache
+def _recording_stream(device: torch.device) -> torch.cuda.Stream:
+    """Return the one stream on which steps are recorded, as matrix products keep their workspace on every stream."""
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
 def _fresh(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
