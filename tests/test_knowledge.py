@@ -1,10 +1,12 @@
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from inlay import branches
 from inlay.backbones import build
 from inlay.errors import InlayError
 from inlay.knowledge import InputForm, Knowledge, StageRecord
@@ -20,8 +22,12 @@ def base() -> Knowledge:
     return learn_base(digits(["0", "1", "2"]), "resnet8", quick(), 1, Workshop())
 
 
-@pytest.fixture(scope="module", params=["amm", "aff"])
+@pytest.fixture(scope="module", params=["base", "folded base", "amm", "aff", "full"])
 def knowledge(base: Knowledge, request: pytest.FixtureRequest) -> Knowledge:
+    if request.param == "base":
+        return base
+    if request.param == "folded base":
+        return replace(base, network=branches.fold(base.network, base.form.example()))
     settings = quick(changes={"branch.gate": request.param})
     return learn_stage(base, digits(["3", "4"]).without_labels(), 2, settings, Workshop())
 
@@ -35,6 +41,7 @@ def test_files_hold_everything(knowledge: Knowledge) -> None:
     again = Knowledge.from_files(*through_files(knowledge), CPU)
     images = digits(["0", "3"], 50, 60)
     assert torch.equal(again.logits(images), knowledge.logits(images))
+    assert again.network.state_dict().keys() == knowledge.network.state_dict().keys()
     assert again.registry == knowledge.registry and again.form == knowledge.form
     assert again.settings == knowledge.settings and again.seed == 1 and again.backbone == "resnet8"
     assert again.record == knowledge.record

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from inlay import branches
 from inlay.engine.loop import Loop
+from inlay.errors import TrainingDivergedError
 from inlay.knowledge import Knowledge
 from inlay.pipeline import Workshop, learn_base, learn_stage
 from inlay.settings import Settings
@@ -53,14 +54,26 @@ def inputs(knowledge: Knowledge) -> Tensor:
     return knowledge.form.prepare(digits([*BASE, *STAGES[0]], 50, 60).images)
 
 
-def gammas(network: nn.Module) -> dict[str, Tensor]:
-    return {name: module.gamma for name, module in network.named_modules() if isinstance(module, branches.Folded)}
+def folded(knowledge: Knowledge) -> nn.Module:
+    return branches.fold(knowledge.network, inputs(knowledge))
+
+
+def norms(network: nn.Module) -> list[nn.BatchNorm2d]:
+    return [module for module in network.modules() if isinstance(module, nn.BatchNorm2d)]
+
+
+def next_stage(knowledge: Knowledge, names: list[str], workshop: Workshop, **changes: object) -> Knowledge:
+    settings = quick(changes={f"branch.{name}": value for name, value in changes.items()})
+    return learn_stage(knowledge, digits(names).without_labels(), len(names), settings, workshop)
 
 
 def test_the_network_does_not_grow(history: History) -> None:
-    shapes = [{n: t.shape for n, t in k.network.state_dict().items()} for k in history.knowledge]
-    counts = [branches.count_parameters(k.network) for k in history.knowledge]
+    base, *later = history.knowledge
+    networks = [folded(base), *(k.network for k in later)]
+    shapes = [{n: t.shape for n, t in network.state_dict().items()} for network in networks]
+    counts = [branches.count_parameters(network) for network in networks]
     assert shapes[1:] == shapes[:-1] and len(set(counts)) == 1
+    assert counts[0] < branches.count_parameters(base.network)
     assert [k.head.out_features for k in history.knowledge] == [3, 5, 7, 9]
     for knowledge in history.knowledge[1:]:
         merge = knowledge.record.merge
@@ -79,34 +92,57 @@ def test_each_merged_network_gives_the_features_of_its_hybrid(history: History) 
 
 
 def test_gamma_follows_the_rule_over_the_stages(history: History) -> None:
-    expected = {name: gamma.tolist() for name, gamma in gammas(history.knowledge[0].network).items()}
+    first = branches.gammas(folded(history.knowledge[0]))
+    expected = {name: gamma.tolist() for name, gamma in first.items()}
     for knowledge, hybrid in zip(history.knowledge[1:], history.hybrids, strict=True):
         for name, unit in branches.hybrid_units(hybrid).items():
             assert unit.norm is not None
             novel = unit.norm.weight.tolist()
             expected[name] = [g + n / (1 + math.exp(g)) for g, n in zip(expected[name], novel, strict=True)]
-        for name, gamma in gammas(knowledge.network).items():
+        for name, gamma in branches.gammas(knowledge.network).items():
             torch.testing.assert_close(gamma, torch.tensor(expected[name]), rtol=1e-5, atol=1e-6)
-            assert not torch.equal(gamma, gammas(history.knowledge[0].network)[name])
+            assert not torch.equal(gamma, first[name])
 
 
-def test_the_first_gammas_are_those_of_the_trained_batch_norms() -> None:
+def test_the_base_stage_keeps_the_network_as_it_was_trained() -> None:
     workshop = OpenWorkshop()
     knowledge = learn_base(digits(BASE), "resnet8", quick(), SEED, workshop)
-    network = workshop.modules[0]["network"]
-    scales = [module.weight for module in network.modules() if isinstance(module, nn.BatchNorm2d)]
-    for scale, gamma in zip(scales, gammas(knowledge.network).values(), strict=True):
-        assert torch.equal(scale.detach(), gamma)
+    trained = workshop.modules[0]["network"].state_dict()
+    kept = knowledge.network.state_dict()
+    assert kept.keys() == trained.keys() and all(torch.equal(kept[name], trained[name]) for name in kept)
+    assert len(norms(knowledge.network)) == 7 and not branches.folded_layers(knowledge.network)
+    assert not any(module.training for module in knowledge.network.modules())
+    assert not any(parameter.requires_grad for parameter in knowledge.network.parameters())
+
+
+def test_folding_the_base_network_keeps_its_scores(history: History) -> None:
+    base = history.knowledge[0]
+    images = inputs(base).double()
+    network, head = copy.deepcopy(base.network).double(), copy.deepcopy(base.head).double()
     with torch.no_grad():
-        images = inputs(knowledge)
-        torch.testing.assert_close(knowledge.network(images), network.eval()(images), rtol=1e-4, atol=1e-4)
+        expected, actual = head(network(images)), head(branches.fold(network, images)(images))
+    torch.testing.assert_close(actual, expected, rtol=0, atol=1e-10)
 
 
-def test_a_stage_leaves_what_was_known_as_it_was() -> None:
-    settings = quick()
-    base = learn_base(digits(BASE), "resnet8", settings, SEED, Workshop())
+def test_the_first_gammas_are_those_of_the_trained_batch_norms(history: History) -> None:
+    units = branches.hybrid_units(history.hybrids[0]).values()
+    for norm, unit in zip(norms(history.knowledge[0].network), units, strict=True):
+        assert torch.equal(norm.weight, unit.gamma)
+
+
+@pytest.mark.parametrize("rate", [1e20, 1e38])
+def test_a_base_network_whose_last_step_diverged_is_refused(rate: float) -> None:
+    # The loss of the only step is still finite; the features after it are not.
+    wild = {"base.training.epochs": 1, "base.training.batch": 120, "base.training.learning_rate": rate}
+    with pytest.raises(TrainingDivergedError, match=r"not finite; .* base\.training\.learning_rate=1e\+"):
+        learn_base(digits(BASE), "resnet8", quick(changes=wild), SEED, Workshop())
+
+
+@pytest.mark.parametrize("gate", ["amm", "full"])
+def test_a_stage_leaves_what_was_known_as_it_was(history: History, gate: str) -> None:
+    base = history.knowledge[0]
     before, facts = copy.deepcopy(base.to_files())
-    later = learn_stage(base, digits(STAGES[0]).without_labels(), 2, settings, Workshop())
+    later = next_stage(base, STAGES[0], Workshop(), gate=gate)
     after, facts_after = base.to_files()
     assert facts == facts_after and all(torch.equal(before[name], after[name]) for name in before)
     assert len(later.registry) == 5 and later.registry.names[:3] == base.registry.names
@@ -150,10 +186,56 @@ def test_what_is_not_merged_has_no_merge_report(history: History, gate: str) -> 
     settings = quick(changes={"branch.gate": gate, "training.epochs": 1})
     knowledge = learn_stage(history.knowledge[0], digits(STAGES[0]).without_labels(), 2, settings, Workshop())
     assert knowledge.record.merge is None and branches.is_hybrid(knowledge.network) is (gate == "aff")
+    start = history.knowledge[0].network if gate == "full" else folded(history.knowledge[0])
     images = inputs(knowledge)
     with torch.no_grad():
-        moved = not torch.equal(knowledge.network(images), history.knowledge[0].network(images))
+        moved = not torch.equal(knowledge.network(images), start(images))
     assert moved is (gate != "frozen")
+
+
+def test_a_full_stage_trains_what_is_included_and_moves_all_running_statistics(history: History) -> None:
+    base = history.knowledge[0].network
+    trained = next_stage(history.knowledge[0], STAGES[0], Workshop(), gate="full", include=("layer3*",)).network
+    assert len(norms(trained)) == 7
+    before = dict(base.named_parameters())
+    moved = {name for name, value in trained.named_parameters() if not torch.equal(value, before[name])}
+    assert moved == {name for name in before if name.startswith("layer3.")}
+    for old, new in zip(norms(base), norms(trained), strict=True):
+        assert old.running_mean is not None and new.running_mean is not None
+        assert old.running_var is not None and new.running_var is not None
+        assert not torch.equal(old.running_mean, new.running_mean)
+        assert not torch.equal(old.running_var, new.running_var)
+
+
+def test_branches_after_a_full_stage_are_gated_by_the_batch_norms_it_trained(history: History) -> None:
+    workshop = OpenWorkshop()
+    full = next_stage(history.knowledge[0], STAGES[0], Workshop(), gate="full")
+    merged = next_stage(full, STAGES[1], workshop, gate="amm")
+    units = branches.hybrid_units(workshop.modules[0]["trunk"]).values()
+    first = norms(history.knowledge[0].network)
+    for norm, old, unit in zip(norms(full.network), first, units, strict=True):
+        assert torch.equal(norm.weight, unit.gamma) and not torch.equal(old.weight, unit.gamma)
+    assert merged.record.merge is not None and not norms(merged.network)
+    assert merged.logits(digits(BASE, 50, 52)).shape == (6, 7)
+
+
+def test_a_full_stage_after_one_with_branches_trains_the_merged_network(history: History) -> None:
+    merged = history.knowledge[1]
+    full = next_stage(merged, STAGES[1], Workshop(), gate="full")
+    before = merged.network.state_dict()
+    moved = {name for name, value in full.network.state_dict().items() if not torch.equal(value, before[name])}
+    assert moved == {name for name, _ in merged.network.named_parameters()}
+    assert full.record.merge is None and full.logits(digits(BASE, 50, 52)).shape == (6, 7)
+
+
+def test_a_base_that_is_folded_already_goes_on_to_the_same_bits(history: History) -> None:
+    base = history.knowledge[0]
+    after = [
+        next_stage(knowledge, STAGES[0], Workshop(), gate="amm").to_files()[0]
+        for knowledge in (base, replace(base, network=folded(base)))
+    ]
+    assert after[0].keys() == after[1].keys()
+    assert all(torch.equal(tensor, after[1][name]) for name, tensor in after[0].items())
 
 
 def test_a_module_of_the_users_is_copied() -> None:

@@ -9,12 +9,14 @@ import torch
 from torch import Tensor, nn
 
 from inlay import backbones, branches
+from inlay.backbones.twin import TwinNetwork
 from inlay.data.images import Images
 from inlay.data.normalisation import Normalisation
 from inlay.discovery.statistics import ClassStatistics
 from inlay.engine.feed import feed_of
 from inlay.engine.inference import features_of
 from inlay.errors import InlayError
+from inlay.heads import ConcatenatedHead, describe_head, rebuild_head
 from inlay.registry import ClassRegistry
 from inlay.settings import Settings
 
@@ -92,8 +94,9 @@ class Knowledge:
     """A classifier between two stages.
 
     Attributes:
-        network: Folded network (or an unmergeable hybrid) from images to features [B, D], frozen.
-        head: Joint head over all classes.
+        network: Network from images to features [B, D], frozen and in eval mode: as it was trained, with its batch
+            norms, until a stage folds it; merged after a stage with branches, or a hybrid where they do not merge.
+        head: Head over all classes: the joint head, or old and novel head side by side where a method has none.
         statistics: Statistics of the features of all classes.
         registry: The classes.
         form: What images the network takes.
@@ -104,7 +107,7 @@ class Knowledge:
     """
 
     network: nn.Module
-    head: nn.Linear
+    head: nn.Linear | ConcatenatedHead
     statistics: ClassStatistics
     registry: ClassRegistry
     form: InputForm
@@ -116,9 +119,18 @@ class Knowledge:
     @torch.no_grad()
     def logits(self, images: Images) -> Tensor:
         """Return the scores of all classes, [N, C], for images of the right form, on the CPU."""
-        feed = feed_of(images.pixels, self.head.weight.device)
-        scores: Tensor = self.head(features_of(self.network, feed, self.form.prepare))
+        scores: Tensor = self.head(self.features(images))
         return scores.cpu()
+
+    @property
+    def device(self) -> torch.device:
+        """Where it is."""
+        return next(self.head.parameters()).device
+
+    @torch.no_grad()
+    def features(self, images: Images) -> Tensor:
+        """Return the features of images of the right form, [N, D], on the device of the network."""
+        return features_of(self.network, feed_of(images.pixels, self.device), self.form.prepare)
 
     def to_files(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Return everything as tensors and JSON-ready facts."""
@@ -128,6 +140,8 @@ class Knowledge:
         facts = {
             "backbone": self.backbone,
             "structure": branches.describe(self.network),
+            "twin": isinstance(self.network, TwinNetwork),
+            "head": describe_head(self.head),
             "input": asdict(self.form),
             "classes": self.registry.to_json(),
             "settings": self.settings.to_json(),
@@ -163,12 +177,14 @@ class Knowledge:
                 )
             # The weights drawn here are overwritten; a generator of its own leaves torch's global one alone.
             backbone = backbones.build(facts["backbone"], form.channels, torch.Generator())
-        network = branches.rebuild(copy.deepcopy(backbone).cpu(), facts["structure"], form.example())
+        plain = copy.deepcopy(backbone).cpu()
+        if facts.get("twin", False):
+            plain = TwinNetwork(plain, torch.Generator())
+        network = branches.rebuild(plain, facts["structure"], form.example())
         _load(network, tensors, "network.")
         network.requires_grad_(False).eval().to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-        outputs, inputs = tensors["head.weight"].shape
-        head = nn.Linear(inputs, outputs, device="meta").to_empty(device="cpu")
-        _load(head, tensors, "head.")
+        head = rebuild_head(facts.get("head", {"kind": "linear"}), _under(tensors, "head."))
+        assert isinstance(head, nn.Linear | ConcatenatedHead)
         statistics = ClassStatistics.from_tensors(_under(tensors, "statistics."))
         return cls(
             network=network,

@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from inlay import backbones, branches
+from inlay import backbones
 from inlay.data.images import Images
 from inlay.data.normalisation import normalisation_of
 from inlay.discovery.statistics import ClassStatistics, class_statistics
@@ -27,7 +27,8 @@ from inlay.engine.progress import Progress, QuietProgress
 from inlay.engine.randomness import derive_seed, generator
 from inlay.engine.work import Work
 from inlay.engine.world import World
-from inlay.errors import InlayError
+from inlay.errors import InlayError, TrainingDivergedError
+from inlay.heads import ConcatenatedHead
 from inlay.knowledge import InputForm, Knowledge, StageRecord
 from inlay.methods import (
     BaseTask,
@@ -37,7 +38,7 @@ from inlay.methods import (
     method,
     train_base,
 )
-from inlay.methods.trunk import check_backbone
+from inlay.methods.trunk import check_backbone, starting_network
 from inlay.registry import ClassRegistry
 from inlay.settings import Settings, TrainingSettings
 
@@ -94,6 +95,9 @@ class Workshop:
     def made(self, loop: Loop) -> None:
         """Look at a loop before it runs; for those who measure."""
 
+    def settled(self, outcome: StageOutcome) -> None:
+        """Look at the outcome of a discovery stage; for those who measure."""
+
 
 def check_base(images: Images) -> None:
     """Refuse images that no classifier can be trained on.
@@ -136,7 +140,9 @@ def check_unlabelled(images: Images, classes: int) -> None:
 def learn_base(
     images: Images, backbone: str | nn.Module, settings: Settings, seed: int, workshop: Workshop
 ) -> Knowledge:
-    """Learn labelled base classes and fold the network.
+    """Learn labelled base classes.
+
+    The network is kept as it was trained, with its batch norms, so that later stages may train all of it.
 
     Args:
         images: Labelled images of at least two classes.
@@ -167,17 +173,21 @@ def learn_base(
     training = settings.base.training
     make_loop = workshop.loop_maker("the base stage", training, feed, own, identity, "base.training")
     head = train_base(task, lambda work: make_loop(work, None))
-    folded = branches.fold(network.eval(), form.prepare(first_images(feed, 2)))
-    features = features_of(folded, feed, form.prepare)
+    features = features_of(network.eval().requires_grad_(False), feed, form.prepare)
+    if not bool(torch.isfinite(features).all()):
+        raise TrainingDivergedError(
+            f"The base stage ended with features that are not finite; try a lower learning rate, such as "
+            f"--set base.training.learning_rate={training.learning_rate / 10:g} --restart."
+        )
     statistics = class_statistics(features, labels, classes, settings.replay.statistics)
-    _agree_on(folded, head, statistics)
+    _agree_on(network, head, statistics)
     registry = ClassRegistry()
     sizes = torch.bincount(labels, minlength=classes).tolist()
     registry.add(images.class_names, stage=0, kind="labelled", sizes=sizes)
     seconds = earlier + time.monotonic() - start
     record = StageRecord(0, "base", images.class_names, len(images), seconds, identity=identity)
     name = backbone if isinstance(backbone, str) else None
-    return Knowledge(folded, head, statistics, registry, form, name, settings, seed, record)
+    return Knowledge(network, head, statistics, registry, form, name, settings, seed, record)
 
 
 def learn_stage(
@@ -199,9 +209,10 @@ def learn_stage(
     index = knowledge.record.index + 1
     own = derive_seed(knowledge.seed, "stage", index)
     feed = feed_of(images.pixels, workshop.device)
+    example = knowledge.form.prepare(first_images(feed, 2))
     task = StageTask(
-        network=knowledge.network,
-        head=knowledge.head,
+        network=starting_network(knowledge.network, settings.branch, example),
+        head=_joint_head(knowledge),
         statistics=knowledge.statistics,
         feed=feed,
         classes=classes,
@@ -213,6 +224,7 @@ def learn_stage(
     make_loop = workshop.loop_maker(f"stage {index}", settings.training, feed, own, identity)
     outcome = adaptive_discovering_and_merging(task, method(settings.method), make_loop)
     _agree_on(outcome.network, outcome.head, outcome.statistics)
+    workshop.settled(outcome)
     World.current().broadcast([outcome.assignments])
     registry = ClassRegistry.from_json(knowledge.registry.to_json())
     sizes = torch.bincount(outcome.assignments, minlength=classes).tolist()
@@ -241,7 +253,16 @@ def learn_stage(
     )
 
 
-def _agree_on(network: nn.Module, head: nn.Linear, statistics: ClassStatistics) -> None:
+def _joint_head(knowledge: Knowledge) -> nn.Linear:
+    if isinstance(knowledge.head, ConcatenatedHead):
+        raise InlayError(
+            f"The method {knowledge.settings.method!r} trains no joint head, so no stage can follow one of it; repeat "
+            f"the run with another method, such as adm or inlay."
+        )
+    return knowledge.head
+
+
+def _agree_on(network: nn.Module, head: nn.Module, statistics: ClassStatistics) -> None:
     """Make the knowledge of all processes that of the main one, as a GPU may round in two ways."""
     measured = [statistics.mean, statistics.counts, statistics.std, statistics.correlation]
     tensors = [*network.state_dict().values(), *head.state_dict().values(), *measured]

@@ -6,8 +6,9 @@ import torch
 from torch import Tensor, nn
 
 from inlay import branches
+from inlay.backbones import build
 from inlay.errors import InlayError
-from inlay.methods.trunk import check_backbone, close_trunk, open_trunk
+from inlay.methods.trunk import check_backbone, close_trunk, open_trunk, starting_network
 from inlay.settings import BranchSettings
 from tiny_stage import SEED, quick, settle, tiny_task
 
@@ -135,7 +136,7 @@ def test_an_aff_hybrid_takes_no_further_stage(network: nn.Module, probe: Tensor,
     hybrid, _ = close_trunk(opened(network, BranchSettings("aff")), probe)
     settings = quick(changes={"branch.gate": gate}).branch
     with pytest.raises(InlayError, match=r"AFF .* cannot be merged.*branch\.gate=amm"):
-        opened(hybrid, settings)
+        opened(starting_network(hybrid, settings, probe), settings)
 
 
 def test_full_trains_the_network_itself(network: nn.Module, probe: Tensor) -> None:
@@ -143,6 +144,59 @@ def test_full_trains_the_network_itself(network: nn.Module, probe: Tensor) -> No
     assert all(parameter.requires_grad for parameter in trunk.parameters()) and not branches.is_hybrid(trunk)
     closed, report = close_trunk(trunk, probe)
     assert report is None and not any(parameter.requires_grad for parameter in closed.parameters())
+
+
+@pytest.fixture(scope="module")
+def unfolded() -> nn.Module:
+    return build("resnet8", 1, torch.Generator().manual_seed(3)).requires_grad_(False).eval()
+
+
+_SECOND_GROUP = {f"layer2.0.{part}" for n in (1, 2) for part in (f"conv{n}.weight", f"norm{n}.weight", f"norm{n}.bias")}
+
+
+@pytest.mark.parametrize(
+    ("include", "expected"),
+    [
+        (("layer2*",), _SECOND_GROUP),
+        (("layer2",), _SECOND_GROUP),
+        (("layer2*", "conv"), {*_SECOND_GROUP, "conv.weight"}),
+        (("layer?.0.norm1.bias",), {f"layer{n}.0.norm1.bias" for n in (1, 2, 3)}),
+    ],
+    ids=str,
+)
+def test_full_trains_what_is_included(unfolded: nn.Module, include: tuple[str, ...], expected: set[str]) -> None:
+    trunk = opened(unfolded, BranchSettings("full", include=include))
+    assert {name for name, parameter in trunk.named_parameters() if parameter.requires_grad} == expected
+
+
+def test_full_refuses_a_pattern_that_matches_nothing(unfolded: nn.Module) -> None:
+    settings = BranchSettings("full", include=("layer2*", "layer9*"))
+    sentence = r"'layer9\*' in branch\.include matches no parameter; .*: conv, norm, layer1, layer2, layer3\."
+    with pytest.raises(InlayError, match=sentence):
+        opened(unfolded, settings)
+    with pytest.raises(InlayError, match=sentence):
+        check_backbone(unfolded, settings, torch.zeros(2, 1, 8, 8))
+
+
+@pytest.mark.parametrize("gate", ["amm", "frozen"])
+def test_a_stage_starts_from_the_folded_network(unfolded: nn.Module, probe: Tensor, gate: str) -> None:
+    start = starting_network(unfolded, quick(changes={"branch.gate": gate}).branch, probe)
+    assert not any(isinstance(module, nn.BatchNorm2d) for module in start.modules())
+    assert len(branches.gammas(start)) == 7
+    with torch.no_grad():
+        torch.testing.assert_close(start(probe), unfolded(probe))
+
+
+def test_a_full_stage_starts_from_the_network_as_it_is(unfolded: nn.Module, probe: Tensor) -> None:
+    assert starting_network(unfolded, BranchSettings("full"), probe) is unfolded
+
+
+def test_a_merged_network_is_a_start_as_it_is(network: nn.Module, probe: Tensor) -> None:
+    merged, _ = close_trunk(settle(opened(network, BranchSettings("amm"))), probe)
+    start = starting_network(merged, BranchSettings("amm"), probe).state_dict()
+    before = merged.state_dict()
+    assert start.keys() == before.keys() and all(torch.equal(start[name], before[name]) for name in before)
+    assert not torch.equal(before["conv.gamma"], network.state_dict()["conv.gamma"])
 
 
 def test_frozen_trains_nothing(network: nn.Module) -> None:

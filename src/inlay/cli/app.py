@@ -9,6 +9,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
+from inlay.cli import bench
 from inlay.cli.options import (
     AsJson,
     Changes,
@@ -39,6 +40,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.add_typer(bench.app, name="bench")
 
 # A process that fails like the main one is ended within this time, and need not say why.
 _SECONDS_FOR_THE_MAIN_PROCESS = 5.0

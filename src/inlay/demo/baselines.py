@@ -106,7 +106,7 @@ def _kmeans_pixels(stages: Stages, stage: int, seed: int) -> float:
 
 def _kmeans_features(stages: Stages, stage: int, knowledge: Knowledge, seed: int) -> float:
     def features(images: ImageSet) -> Tensor:
-        feed = feed_of(images.pixels, knowledge.head.weight.device)
+        feed = feed_of(images.pixels, knowledge.device)
         return features_of(knowledge.network, feed, knowledge.form.prepare)
 
     return _kmeans(features(stages.labelled(stage)), features(_new_test(stages, stage)), stages, stage, seed)

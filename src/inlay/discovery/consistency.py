@@ -7,14 +7,14 @@ from torch import Tensor
 __all__ = ["view_consistency"]
 
 
-def view_consistency(first_logits: Tensor, second_logits: Tensor) -> Tensor:
+def view_consistency(first_p: Tensor, second_p: Tensor) -> Tensor:
     """Mean squared difference of the class probabilities of two views.
 
     The mean is over images and classes, so the value is at most 2 / K. Gradients flow through both views.
 
     Args:
-        first_logits: Logits of the first views, [B, K].
-        second_logits: Logits of the second views in the same order, [B, K].
+        first_p: Probabilities of the classes for the first views, rows that sum to 1, [B, K].
+        second_p: The same for the second views in the same order, [B, K].
 
     Returns:
         The scalar mean over all B · K elements, in at least float32.
@@ -22,7 +22,7 @@ def view_consistency(first_logits: Tensor, second_logits: Tensor) -> Tensor:
     Raises:
         ValueError: If the shapes differ or there are no images.
     """
-    if first_logits.ndim != 2 or first_logits.shape != second_logits.shape or len(first_logits) == 0:
-        raise ValueError(f"both views must be [B, K]; got {tuple(first_logits.shape)} and {tuple(second_logits.shape)}")
-    dtype = torch.promote_types(first_logits.dtype, torch.float32)
-    return F.mse_loss(first_logits.softmax(dim=1, dtype=dtype), second_logits.softmax(dim=1, dtype=dtype))
+    if first_p.ndim != 2 or first_p.shape != second_p.shape or len(first_p) == 0:
+        raise ValueError(f"both views must be [B, K]; got {tuple(first_p.shape)} and {tuple(second_p.shape)}")
+    precision = torch.promote_types(torch.promote_types(first_p.dtype, second_p.dtype), torch.float32)
+    return F.mse_loss(first_p.to(precision), second_p.to(precision))

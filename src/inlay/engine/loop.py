@@ -142,6 +142,9 @@ class Loop:
 
     def take_step(self, batch: Batch) -> None:
         """Take the next step with a batch."""
+        epoch, place = divmod(self.step, self.order.steps)
+        if place == 0:
+            self.work.begin_epoch(epoch)
         progress = self.step / self.total
         # For networks that draw by themselves, as dropout does.
         torch.manual_seed(derive_seed(self.seed, "network", self.step))
@@ -166,6 +169,7 @@ class Loop:
         self.timing.warm_up_seconds = ready - began
         self.timing.train_seconds = time.monotonic() - ready
         self.timing.images = self._stepper.steps_when_ready * self.order.batch
+        self._check_weights()
         if self.keeping.path is not None and self.last_step is None:
             self._keep()
         if self.world.agree(self._watch.requested)[0]:
@@ -225,6 +229,11 @@ class Loop:
         if now - self._last_read >= _SECONDS_BETWEEN_READINGS or self.step == self.total:
             self._last_read = now
             self.progress.step(self.step, {"total": sum(values.values()), **values})
+
+    def _check_weights(self) -> None:
+        for name, parameter in self.work.named_parameters():
+            if parameter.requires_grad and not bool(torch.isfinite(parameter).all()):
+                raise self._diverged(f"{name!r}")
 
     def _keep(self) -> None:
         """Write a checkpoint, unless the state is one that nobody could go on from."""

@@ -31,3 +31,12 @@ class Work(nn.Module, ABC):
         Returns:
             The weights by name, always of the same losses in the same order.
         """
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Do what is due before the first step of an epoch, such as making targets for all images.
+
+        What it changes must lie in buffers, in place, so that a checkpoint holds it and a recorded step sees it.
+
+        Args:
+            epoch: Number of the epoch, from 0.
+        """

@@ -2,14 +2,24 @@
 
 from inlay.data.augment import augmentation
 from inlay.errors import InlayError
-from inlay.methods import adm, inlay
+from inlay.methods import adm, autonovel, dtc, frost, inlay, kmeans, ncl, restune
 from inlay.methods.method import Method
 from inlay.methods.trunk import trunk_gate
 from inlay.settings import Settings
 
 __all__ = ["METHODS", "check_settings", "method"]
 
-METHODS = {entry.name: entry for entry in (inlay.METHOD, adm.METHOD)}
+_ALL: tuple[Method, ...] = (
+    inlay.METHOD,
+    adm.METHOD,
+    frost.METHOD,
+    autonovel.METHOD,
+    ncl.METHOD,
+    dtc.METHOD,
+    restune.METHOD,
+    kmeans.METHOD,
+)
+METHODS = {entry.name: entry for entry in _ALL}
 
 
 def method(name: str) -> Method:

@@ -1,19 +1,23 @@
-"""What happens to the classifier once the branches are merged: assign, describe, refit."""
+"""What happens to the classifier once the branches are merged: assign, describe, and refit or set side by side."""
 
 import torch
 from torch import Tensor, nn
 
+from inlay.backbones.twin import TwinNetwork, padded_head
 from inlay.discovery.assignment import sinkhorn
+from inlay.discovery.calibration import measure_scale
 from inlay.discovery.drift import drift_map, drift_residual
 from inlay.discovery.refit import refit_linear
 from inlay.discovery.statistics import ClassStatistics, class_statistics
 from inlay.engine.randomness import generator
+from inlay.heads import ConcatenatedHead
 from inlay.methods.model import StageModel
 from inlay.methods.task import StageTask
 
-__all__ = ["settle_classifier"]
+__all__ = ["settle_classifier", "settle_heads_side_by_side"]
 
 _BALANCING_ROUNDS = 50
+_SAMPLES_FOR_SCALE = 200
 
 
 @torch.no_grad()
@@ -35,11 +39,50 @@ def settle_classifier(
     old = _moved(task, features) if task.settings.classifier.drift else task.statistics
     kind = task.settings.replay.statistics
     new = class_statistics(features, assignments, task.classes, kind, allow_empty=True)
+    assert model.joint_head is not None
     head = model.joint_head.requires_grad_(False)
     if task.settings.classifier.refit:
         samples, labels = _samples_of_new(task, new, features, assignments)
         _refit(task, head, old, samples, labels)
     return head, old.joined(new), assignments
+
+
+@torch.no_grad()
+def settle_heads_side_by_side(
+    task: StageTask, model: StageModel, network: nn.Module
+) -> tuple[ConcatenatedHead, ClassStatistics, Tensor]:
+    """Assign the images to the new classes, describe all classes, and set the old head and the novel one side by side.
+
+    The two were never compared. What each says of what it knows is measured, so that their scores can be brought to
+    one scale: the old head on replayed features, the novel one on the images of the stage.
+
+    Args:
+        task: The stage.
+        model: The trained heads.
+        network: The trained network.
+
+    Returns:
+        The head over O + K classes, their statistics, and the new class of each image, [N].
+    """
+    assert model.novel_head is not None
+    features = task.features(network)
+    novel = model.novel_head.requires_grad_(False)
+    assignments = _assigned(task, novel(features))
+    old_head, old = task.head, task.statistics
+    if isinstance(network, TwinNetwork):
+        old_head, old = padded_head(old_head), _padded(old)
+    new = class_statistics(features, assignments, task.classes, task.settings.replay.statistics, allow_empty=True)
+    replayed, _ = old.sample(_SAMPLES_FOR_SCALE, generator(task.seed, "head scale", device=task.device))
+    scales = measure_scale(old_head(replayed)), measure_scale(novel(features))
+    return ConcatenatedHead(old_head, novel, *scales), old.joined(new), assignments
+
+
+def _padded(statistics: ClassStatistics) -> ClassStatistics:
+    """Return the statistics of old classes among the features of a twin network, of which they use the first half."""
+    size = statistics.mean.shape[1]
+    identity = torch.eye(size, dtype=statistics.mean.dtype, device=statistics.mean.device)
+    matrix = torch.cat([identity, torch.zeros_like(identity)])
+    return statistics.mapped(matrix, matrix.new_zeros(2 * size))
 
 
 def _assigned(task: StageTask, scores: Tensor) -> Tensor:

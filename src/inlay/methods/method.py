@@ -8,15 +8,26 @@ from torch import Tensor, nn
 from inlay.discovery.kmeans import kmeans
 from inlay.engine.randomness import generator
 from inlay.errors import InlayError
-from inlay.heads import CosineHead, linear
-from inlay.methods.model import StageOutputs
+from inlay.heads import CosineHead, NovelHead, linear
+from inlay.methods.model import StageModel, StageOutputs
 from inlay.methods.task import StageTask
-from inlay.methods.terms import TERMS, Term
+from inlay.methods.term import Term
+from inlay.methods.terms import TERMS
 from inlay.settings import Settings
 
 __all__ = ["Method", "linear_novel_head", "prototypes_from_kmeans"]
 
-HeadMaker = Callable[[StageTask], nn.Module]
+HeadMaker = Callable[[StageTask], NovelHead]
+PartsMaker = Callable[[StageTask], dict[str, nn.Module]]
+EpochStart = Callable[[StageTask, StageModel, int], None]
+
+
+def _no_parts(task: StageTask) -> dict[str, nn.Module]:
+    return {}
+
+
+def _nothing_due(task: StageTask, model: StageModel, epoch: int) -> None:
+    pass
 
 
 @dataclass(frozen=True)
@@ -26,14 +37,21 @@ class Method:
     Attributes:
         name: Name in settings and on the command line.
         summary: One line for a list of methods.
-        terms: The loss terms it may use; the settings give their weights.
+        terms: The loss terms it may use; the settings give their weights. Without any, nothing is trained.
         novel_head: Makes the head over the new classes at the start of a stage.
+        joint: Whether a joint head over all classes is trained; if not, the old head and the novel one are set side
+            by side.
+        parts: Makes further modules that its terms need, by name.
+        begin_epoch: What is due before an epoch of the stage, from 0.
     """
 
     name: str
     summary: str
     terms: tuple[Term, ...]
     novel_head: HeadMaker
+    joint: bool = True
+    parts: PartsMaker = _no_parts
+    begin_epoch: EpochStart = _nothing_due
 
     def weights(self, settings: Settings, progress: float) -> dict[str, float]:
         """Return the weights of the terms in use by name, at a fraction of the stage."""
@@ -50,25 +68,28 @@ class Method:
         """Refuse settings that this method would not obey.
 
         Raises:
-            InlayError: If a term that is not part of the method has a weight, or no term has one.
+            InlayError: If a term that is not part of the method has a weight, or no term has one, or heads are asked
+                for that the method does not have.
         """
         weighted = [term for term in TERMS if term.weight(settings, 1.0)]
         for term in weighted:
             if term not in self.terms:
-                names = ", ".join(own.name for own in self.terms)
+                names = ", ".join(own.name for own in self.terms) or "none"
                 raise InlayError(
                     f"The method {self.name!r} has no {term.name} term, so set its weight to 0; it has: {names}."
                 )
-        if not weighted:
+        if self.terms and not weighted:
             raise InlayError(f"No loss of the method {self.name!r} has a weight; set at least one of them.")
+        if not self.joint and settings.classifier.heads == "one":
+            raise InlayError(f"The method {self.name!r} has no joint head, so set classifier.heads=two.")
 
 
-def linear_novel_head(task: StageTask) -> nn.Module:
+def linear_novel_head(task: StageTask) -> nn.Linear:
     """Return a linear head with random weights, as in the paper."""
     return linear(task.head.in_features, task.classes, generator(task.seed, "novel head"))
 
 
-def prototypes_from_kmeans(task: StageTask) -> nn.Module:
+def prototypes_from_kmeans(task: StageTask) -> CosineHead:
     """Return cosine prototypes at the centroids of spherical k-means on the frozen features."""
     randomness = generator(task.seed, "k-means")
     return CosineHead(kmeans(task.frozen_features, task.classes, randomness, spherical=True).centroids)

@@ -1,18 +1,22 @@
 """The model under training in a discovery stage, and what it says of a batch."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
+from inlay.backbones.twin import ResidualStudentHead
 from inlay.data.augment import augmentation
 from inlay.data.draws import Draws
 from inlay.discovery.neighbours import draw_partners, nearest_neighbours
+from inlay.discovery.projection import StudentHead
 from inlay.engine.batch import Batch
 from inlay.engine.loop import Companions
 from inlay.engine.passes import pass_views
+from inlay.heads import NovelHead
 from inlay.methods.task import StageTask
 
 __all__ = ["StageModel", "StageOutputs", "neighbours_as_companions"]
@@ -27,26 +31,38 @@ class StageModel:
     Attributes:
         trunk: Hybrid network (or what takes its place) from images to features [B, D].
         novel_head: Head over the K new classes; None if the joint head's new outputs play its part.
-        joint_head: Linear head over all O + K classes.
+        joint_head: Linear head over all O + K classes; None in a method that has none.
         projector: Projection head of the contrastive loss.
+        others: Parts that the method adds, by name.
     """
 
     trunk: nn.Module
-    novel_head: nn.Module | None
-    joint_head: nn.Linear
+    novel_head: NovelHead | None
+    joint_head: nn.Linear | None
     projector: nn.Module
+    others: Mapping[str, nn.Module] = field(default_factory=dict)
 
     def parts(self) -> dict[str, nn.Module]:
         """Return the parts by name."""
-        parts = {"trunk": self.trunk, "joint_head": self.joint_head, "projector": self.projector}
-        return parts if self.novel_head is None else {**parts, "novel_head": self.novel_head}
+        heads = {"joint_head": self.joint_head, "projector": self.projector, "novel_head": self.novel_head}
+        return {"trunk": self.trunk, **{name: head for name, head in heads.items() if head is not None}, **self.others}
 
     def novel_logits(self, features: Tensor, old_classes: int) -> Tensor:
         """Return the scores of the new classes, [B, K]."""
         if self.novel_head is None:
-            joint: Tensor = self.joint_head(features)
-            return joint[:, old_classes:]
+            return self.joint_logits(features)[:, old_classes:]
         scores: Tensor = self.novel_head(features)
+        return scores
+
+    def joint_logits(self, features: Tensor) -> Tensor:
+        """Return the scores of all classes, [B, O + K].
+
+        Raises:
+            ValueError: If the method has no joint head.
+        """
+        if self.joint_head is None:
+            raise ValueError("this method has no joint head")
+        scores: Tensor = self.joint_head(features)
         return scores
 
 
@@ -123,8 +139,15 @@ class StageOutputs:
     @_once
     def joint(self) -> Tensor:
         """Scores of all classes for the first view, [B, O + K]."""
-        scores: Tensor = self.model.joint_head(self.for_classifier(self.first))
-        return scores
+        return self.model.joint_logits(self.for_classifier(self.first))
+
+    @_once
+    def probabilities(self) -> tuple[Tensor, Tensor]:
+        """Probabilities of the new classes for the two views, each [B, K]."""
+        if isinstance(self.model.novel_head, StudentHead | ResidualStudentHead):
+            return self.novel
+        first, second = (functional.softmax(scores, dim=1) for scores in self.novel)
+        return first, second
 
     def for_classifier(self, features: Tensor) -> Tensor:
         """Return the features with or without their way back into the backbone, as the settings say."""

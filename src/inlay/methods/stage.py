@@ -9,7 +9,7 @@ from inlay.engine.loop import Companions, Loop
 from inlay.engine.randomness import generator
 from inlay.engine.work import Work
 from inlay.heads import grow, projector
-from inlay.methods.classifier import settle_classifier
+from inlay.methods.classifier import settle_classifier, settle_heads_side_by_side
 from inlay.methods.method import Method
 from inlay.methods.model import StageModel, StageOutputs, neighbours_as_companions
 from inlay.methods.task import StageOutcome, StageTask
@@ -49,6 +49,10 @@ class DiscoveryWork(Work):
         """Return the terms of L = L^r + L^c."""
         return self._method.losses(StageOutputs(self._task, self._model, batch))
 
+    def begin_epoch(self, epoch: int) -> None:
+        """Do what the method has to do before an epoch."""
+        self._method.begin_epoch(self._task, self._model, epoch)
+
 
 def adaptive_discovering_and_merging(task: StageTask, method: Method, make_loop: LoopMaker) -> StageOutcome:
     """Run Algorithm 1; the numbers on the right are its lines.
@@ -64,19 +68,24 @@ def adaptive_discovering_and_merging(task: StageTask, method: Method, make_loop:
     example = task.first_inputs(2)
     trunk = open_trunk(task.network, task.settings.branch, task.seed, example)  # 2: novel branch expansion
     model = _with_heads(task, method, trunk)
-    work = DiscoveryWork(task, method, model)  # 4: output of the hybrid, Eq. 10; 5: L = L^r + L^c
-    make_loop(work, neighbours_as_companions(task)).run()  # 3: for all mini-batches; 6: backward through the branches
+    if method.terms:
+        work = DiscoveryWork(task, method, model)  # 4: output of the hybrid, Eq. 10; 5: L = L^r + L^c
+        make_loop(work, neighbours_as_companions(task)).run()  # 3: all mini-batches; 6: backward through the branches
     network, report = close_trunk(trunk, task.first_inputs(_probe_size(task)))  # 8 fuse, 9 merge (Eq. 11), 10 (Eq. 12)
-    head, statistics, assignments = settle_classifier(task, model, network)
-    return StageOutcome(network, head, statistics, assignments, report)  # 11
+    settle = settle_classifier if method.joint else settle_heads_side_by_side
+    head, statistics, assignments = settle(task, model, network)
+    return StageOutcome(network, head, statistics, assignments, report, model.novel_head)  # 11
 
 
 def _with_heads(task: StageTask, method: Method, trunk: nn.Module) -> StageModel:
-    settings, size = task.settings, task.head.in_features
-    novel_head = method.novel_head(task).to(task.head.weight) if settings.classifier.heads == "two" else None
-    joint_head = grow(task.head, task.classes, generator(task.seed, "joint head")).requires_grad_(True)
-    projection = projector(size, settings.contrastive.projection, generator(task.seed, "projector"))
-    return StageModel(trunk, novel_head, joint_head, projection.to(task.head.weight))
+    settings, size, like = task.settings, task.head.in_features, task.head.weight
+    novel_head = method.novel_head(task).to(like) if settings.classifier.heads == "two" else None
+    joint_head = None
+    if method.joint:
+        joint_head = grow(task.head, task.classes, generator(task.seed, "joint head")).requires_grad_(True)
+    projection = projector(size, settings.contrastive.projection, generator(task.seed, "projector")).to(like)
+    others = {name: part.to(like) for name, part in method.parts(task).items()}
+    return StageModel(trunk, novel_head, joint_head, projection, others)
 
 
 def _probe_size(task: StageTask) -> int:

@@ -11,6 +11,7 @@ from inlay.data.normalisation import Normalisation
 from inlay.discovery.statistics import ClassStatistics
 from inlay.engine.feed import Feed
 from inlay.engine.inference import features_of, first_images
+from inlay.heads import ConcatenatedHead, NovelHead
 from inlay.settings import Settings
 
 __all__ = ["StageOutcome", "StageTask"]
@@ -21,7 +22,8 @@ class StageTask:
     """The inputs of one discovery stage.
 
     Attributes:
-        network: Folded network of the stage before, frozen, from images to features [B, D].
+        network: Network of the stage before, frozen, from images to features [B, D]: the teacher, and where training
+            starts. It is folded, unless the stage trains the network itself (`branch.gate=full`).
         head: Joint head over the O classes known so far.
         statistics: Statistics of the features of these classes.
         feed: Brings the N unlabelled images to the device of the network.
@@ -74,14 +76,16 @@ class StageOutcome:
 
     Attributes:
         network: The network for the next stage.
-        head: Joint head over O + K classes.
+        head: Head over O + K classes: the joint head, or old and novel head side by side.
         statistics: Statistics of all O + K classes.
         assignments: New class of each unlabelled image, 0..K-1, [N].
         merge: How exactly the branches were merged; None if there was nothing to merge.
+        novel_head: The trained head over the new classes alone; None if the joint head played its part.
     """
 
     network: nn.Module
-    head: nn.Linear
+    head: nn.Linear | ConcatenatedHead
     statistics: ClassStatistics
     assignments: Tensor
     merge: MergeReport | None
+    novel_head: NovelHead | None = None

@@ -1,10 +1,7 @@
 """Loss terms of discovery stages: each joins one formula with its settings and its weight.
 
-A new term is one function and one line at the end of this file.
+A new term is one function and one line at the end of this file, which lists the terms of all methods.
 """
-
-from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -20,7 +17,9 @@ from inlay.discovery.regularization import divergence_from_uniform
 from inlay.discovery.replay import replay_loss
 from inlay.discovery.self_training import self_training
 from inlay.discovery.triplet import mine, triplet_comparison
+from inlay.methods import baseline_terms
 from inlay.methods.model import StageOutputs
+from inlay.methods.term import Term
 from inlay.settings import Settings
 
 __all__ = [
@@ -33,23 +32,7 @@ __all__ = [
     "SELF_TRAINING",
     "TERMS",
     "TRIPLET",
-    "Term",
 ]
-
-
-@dataclass(frozen=True)
-class Term:
-    """One summand of the total loss.
-
-    Attributes:
-        name: Name in the progress display.
-        weight: Its weight, from the settings and the fraction of the stage that is done.
-        loss: The unweighted loss of a batch.
-    """
-
-    name: str
-    weight: Callable[[Settings, float], float]
-    loss: Callable[[StageOutputs], Tensor]
 
 
 def _contrastive(outputs: StageOutputs) -> Tensor:
@@ -91,6 +74,7 @@ def _replay(outputs: StageOutputs) -> Tensor:
     # The key itself is taken by the views.
     noise = Draws(outputs.batch.key + 1, numbers).normal(size)
     samples, labels = statistics.features_at(noise.view(classes, settings.per_class, size), settings.scale)
+    assert outputs.model.joint_head is not None
     return replay_loss(outputs.model.joint_head, samples.to(outputs.first.dtype), labels)
 
 
@@ -123,4 +107,10 @@ TERMS = (
     REPLAY,
     ASSIGNMENT,
     INFORMATION,
+    baseline_terms.PAIRS,
+    baseline_terms.CONSISTENCY,
+    baseline_terms.NEIGHBOURHOOD,
+    baseline_terms.CLUSTERING,
+    baseline_terms.RANKING,
+    baseline_terms.SOFTENED,
 )

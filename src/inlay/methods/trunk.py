@@ -5,16 +5,21 @@ import copy
 from torch import Tensor, nn
 
 from inlay import branches
+from inlay.backbones.twin import TwinNetwork
 from inlay.branches import Gate, MergeReport, Targets
+from inlay.branches.targets import matches
 from inlay.engine.randomness import generator
 from inlay.errors import InlayError
 from inlay.settings import BranchSettings
 
-__all__ = ["check_backbone", "close_trunk", "open_trunk", "trunk_gate"]
+__all__ = ["check_backbone", "close_trunk", "open_trunk", "starting_network", "trunk_gate"]
+
+# Gates under which the network itself is trained, with its batch norms.
+_WHOLE = ("full", "twin")
 
 
 def check_backbone(network: nn.Module, settings: BranchSettings, example: Tensor) -> None:
-    """Refuse a network that could not take the branches of later stages, before time is spent on training it.
+    """Refuse a network in which later stages would find nothing to train, before time is spent on training it.
 
     Args:
         network: Network before the base stage; it is not changed.
@@ -22,34 +27,85 @@ def check_backbone(network: nn.Module, settings: BranchSettings, example: Tensor
         example: Network inputs.
 
     Raises:
-        InlayError: If no layer could get a branch.
+        InlayError: If no layer could get a branch, or a pattern matches nothing.
     """
     if trunk_gate(settings) is not None:
         branches.plan(copy.deepcopy(network).eval(), example, _targets(settings)).require_branches()
+    elif settings.gate == "full":
+        _trained_parameters(network, settings)
+
+
+def starting_network(network: nn.Module, settings: BranchSettings, example: Tensor) -> nn.Module:
+    """Return the network that a stage starts from and is held against, frozen.
+
+    It is the folded network, with its gammas as buffers, unless the stage trains the network itself: then batch norms
+    stay what they are. Folding changes nothing in a network that is folded or merged already.
+
+    Args:
+        network: Network of the stage before, in eval mode; it is not changed.
+        settings: Which parts the stage trains.
+        example: Network inputs.
+
+    Raises:
+        InlayError: If the network cannot be folded.
+    """
+    # A hybrid that was not merged cannot be folded either; `open_trunk` says what to do about it.
+    if settings.gate in _WHOLE or branches.is_hybrid(network):
+        return network
+    return branches.fold(network, example)
 
 
 def open_trunk(network: nn.Module, settings: BranchSettings, seed: int, example: Tensor) -> nn.Module:
-    """Return a copy of a folded network with the parts that the stage may train.
+    """Return a copy of a network with the parts that the stage may train.
+
+    With the gate "full" these are the parameters that `include` chooses, or all. The batch norms of the other layers
+    are in train mode during training like the rest: their scales and shifts are fixed, their running statistics move.
 
     Args:
-        network: Folded network in eval mode; it is not changed.
+        network: What `starting_network` returned; it is not changed.
         settings: Which parts are trained.
         seed: Seed of the stage, for the novel kernels.
         example: Network inputs.
 
     Raises:
-        InlayError: If the network is a hybrid that could not be merged, or cannot take branches.
+        InlayError: If the network is a hybrid that could not be merged, cannot take branches, or a pattern matches
+            nothing.
     """
     if branches.is_hybrid(network):
         raise InlayError(
             "AFF branches depend on the image and cannot be merged, so no stage can follow one with branch.gate=aff; "
             "repeat the run with branch.gate=amm to discover in several stages."
         )
+    if settings.gate == "twin":
+        return _twin(network, seed)
     gate = trunk_gate(settings)
     if gate is None:
-        return copy.deepcopy(network).requires_grad_(settings.gate == "full")
+        trunk = copy.deepcopy(network).requires_grad_(False)
+        for parameter in _trained_parameters(trunk, settings) if settings.gate == "full" else []:
+            parameter.requires_grad_(True)
+        return trunk
     randomness = generator(seed, "branches")
     return branches.attach(network, example, gate, _targets(settings), generator=randomness)
+
+
+def _twin(network: nn.Module, seed: int) -> TwinNetwork:
+    if isinstance(network, TwinNetwork):
+        raise InlayError("A network has one twin at most; repeat the run with branch.gate=full to discover again.")
+    like = next(network.parameters())
+    return TwinNetwork(network, generator(seed, "twin")).requires_grad_(True).to(like)
+
+
+def _trained_parameters(network: nn.Module, settings: BranchSettings) -> list[nn.Parameter]:
+    """Return the parameters whose name, or that of a module around them, matches a pattern; all without patterns."""
+    parameters = dict(network.named_parameters())
+    for pattern in settings.include:
+        if not any(matches(name, [pattern]) for name in parameters):
+            parts = ", ".join(dict.fromkeys(name.partition(".")[0] for name in parameters))
+            raise InlayError(
+                f"The pattern {pattern!r} in branch.include matches no parameter; choose among the parts of the "
+                f"network: {parts or 'there are none'}."
+            )
+    return [value for name, value in parameters.items() if not settings.include or matches(name, settings.include)]
 
 
 def trunk_gate(settings: BranchSettings) -> Gate | None:
@@ -58,7 +114,7 @@ def trunk_gate(settings: BranchSettings) -> Gate | None:
     Raises:
         InlayError: If there is no gate of that name.
     """
-    if settings.gate in ("full", "frozen"):
+    if settings.gate in (*_WHOLE, "frozen"):
         return None
     options: dict[str, object] = {}
     if settings.gate == "amm":

@@ -1,5 +1,13 @@
-"""Settings of a run: frozen dataclasses, one per part, and the presets `inlay` and `paper`."""
+"""Settings of a run: frozen dataclasses, one per part, and the presets: complete settings under a name."""
 
+from inlay.settings.baseline_parts import (
+    ClusteringSettings,
+    ConsistencySettings,
+    NeighbourhoodSettings,
+    PairSettings,
+    RankingSettings,
+    SoftenedSettings,
+)
 from inlay.settings.parts import (
     AssignmentSettings,
     BaseSettings,
@@ -21,12 +29,18 @@ __all__ = [
     "BaseSettings",
     "BranchSettings",
     "ClassifierSettings",
+    "ClusteringSettings",
+    "ConsistencySettings",
     "ContrastiveSettings",
     "DistillationSettings",
+    "NeighbourhoodSettings",
+    "PairSettings",
+    "RankingSettings",
     "RegularizationSettings",
     "ReplaySettings",
     "SelfTrainingSettings",
     "Settings",
+    "SoftenedSettings",
     "TrainingSettings",
     "TripletSettings",
     "preset",

@@ -84,10 +84,12 @@ class BranchSettings:
 
     Attributes:
         gate: "imm", "aff", "amm" or any other registered gate: a branch beside every chosen layer; "constant": a
-            branch behind a fixed gate; "full": the network itself, without branches; "frozen": only the heads.
+            branch behind a fixed gate; "full": the network itself, without branches; "twin": the network itself with a
+            second last group beside the first (ResTune); "frozen": only the heads.
         absolute_gamma: The gate of AMM reads |gamma| instead of gamma (its argument is about magnitude).
         constant: Value of the constant gate.
-        include: Glob patterns of the layers that get a branch, such as "layer2*"; empty means all of the kinds.
+        include: Glob patterns of the layers that get a branch, such as "layer2*", or with "full" are trained; empty
+            means all (of the kinds).
         kinds: Kinds of layer that get a branch: some of "conv-bn", "linear-bn", "mlp", "conv", "linear", or "all";
             empty means those that a norm can gate, the first three.
         kernel: "same" size as the layer (the paper), or "1x1" at its centre.

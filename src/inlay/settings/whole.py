@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from inlay.errors import InlayError
-from inlay.settings import parts
+from inlay.settings import baseline_parts, parts
 from inlay.settings.parsing import build, dotted_paths
 
 __all__ = ["Settings"]
@@ -31,6 +31,12 @@ class Settings:
         replay: Eq. 6 and the statistics kept of each class.
         assignment: Clustering by prototypes.
         classifier: Heads and refit.
+        pairs: Pairs of images that should share a class.
+        consistency: Agreement of two views.
+        neighbourhood: Neighbours among past features.
+        clustering: Sharpened assignments.
+        ranking: Pairs that the old head finds alike.
+        softened: Softened predictions of the old head.
     """
 
     method: str = "inlay"
@@ -47,6 +53,12 @@ class Settings:
     replay: parts.ReplaySettings = field(default_factory=parts.ReplaySettings)
     assignment: parts.AssignmentSettings = field(default_factory=parts.AssignmentSettings)
     classifier: parts.ClassifierSettings = field(default_factory=parts.ClassifierSettings)
+    pairs: baseline_parts.PairSettings = field(default_factory=baseline_parts.PairSettings)
+    consistency: baseline_parts.ConsistencySettings = field(default_factory=baseline_parts.ConsistencySettings)
+    neighbourhood: baseline_parts.NeighbourhoodSettings = field(default_factory=baseline_parts.NeighbourhoodSettings)
+    clustering: baseline_parts.ClusteringSettings = field(default_factory=baseline_parts.ClusteringSettings)
+    ranking: baseline_parts.RankingSettings = field(default_factory=baseline_parts.RankingSettings)
+    softened: baseline_parts.SoftenedSettings = field(default_factory=baseline_parts.SoftenedSettings)
 
     def to_json(self) -> dict[str, Any]:
         """Return nested plain objects, one to one with the fields."""

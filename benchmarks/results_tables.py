@@ -1,0 +1,83 @@
+"""Write the tables of docs/results.md from benchmarks/results/table1/*.json and benchmarks/results/paper.json.
+
+python -m benchmarks.results_tables [--check]
+"""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks.page import between, write_page
+from benchmarks.results_cost import cost_section
+from benchmarks.results_heads import released_section, separate_section
+from benchmarks.results_main import main_sections
+from benchmarks.results_paper import BASES, DATASETS, REFERENCES, SYSTEMS, Paper, read_paper
+from benchmarks.results_runs import Run, read_runs
+from benchmarks.results_settings import split_sections, step_sections
+from benchmarks.results_variants import variant_sections
+
+from inlay.errors import InlayError
+
+__all__ = ["BEGIN", "END", "PAGE", "PAPER", "RUNS", "sections", "with_tables"]
+
+ROOT = Path(__file__).parent.parent
+PAGE = ROOT / "docs" / "results.md"
+RUNS = ROOT / "benchmarks" / "results" / "table1"
+PAPER = ROOT / "benchmarks" / "results" / "paper.json"
+BEGIN, END = "<!-- result tables: made by benchmarks/results_tables.py -->", "<!-- end of result tables -->"
+
+
+def main() -> None:
+    """Write the tables, or with --check say whether they are up to date."""
+    try:
+        write_page(__doc__, PAGE, lambda text: with_tables(text, sections(RUNS, read_paper(PAPER))))
+    except InlayError as error:
+        sys.exit(f"Error: {error}")
+
+
+def with_tables(text: str, parts: Sequence[str]) -> str:
+    """Return a page with everything between the marks replaced by sections."""
+    return between(text, BEGIN, END, parts)
+
+
+def sections(folder: Path, paper: Paper) -> list[str]:
+    """Return all sections of the page.
+
+    Args:
+        folder: Folder of the runs.
+        paper: Figures that the paper prints.
+
+    Raises:
+        InlayError: If a run belongs to no table, or two runs of a row cannot be averaged.
+    """
+    runs = read_runs(folder)
+    _check_known(runs)
+    return [
+        *(part for base in BASES for part in main_sections(runs, paper, base)),
+        "## Separate heads",
+        separate_section(runs),
+        *released_section(runs),
+        "## Several steps",
+        *step_sections(runs),
+        "## Random splits",
+        *split_sections(runs),
+        "## One thing changed",
+        *variant_sections(runs, paper),
+        "## Cost",
+        cost_section(runs),
+    ]
+
+
+def _check_known(runs: Sequence[Run]) -> None:
+    for run in runs:
+        for value, known in (
+            (run.dataset, DATASETS),
+            (run.base, BASES),
+            (run.facts["method"], SYSTEMS | REFERENCES),
+        ):
+            if value not in known:
+                raise InlayError(f"{run.file} says {value!r}, which no table has; use one of: {', '.join(known)}.")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,7 @@
+"""The benchmarks: every system on the same data sets, from the same base stages, one file of results per run."""
+
+from inlay.bench.measurement import measure
+from inlay.bench.places import Places
+from inlay.bench.plan import PLANS, Choice, Run
+
+__all__ = ["PLANS", "Choice", "Places", "Run", "measure"]

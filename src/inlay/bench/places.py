@@ -1,0 +1,61 @@
+"""Where a benchmark reads and writes."""
+
+import fcntl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from inlay.bench.plan import Run
+from inlay.engine.checkpoint import writing
+
+__all__ = ["Places", "one_at_a_time"]
+
+
+@dataclass(frozen=True)
+class Places:
+    """Folders and device of a benchmark; nothing here changes its results.
+
+    Attributes:
+        data: Folder that holds the data sets.
+        out: Folder of the files of results.
+        work: Folder of base stages, runs and logs; it may be deleted once the results are there.
+        device: "auto", "cpu" or "cuda".
+        commit: Commit for the record; None asks git.
+    """
+
+    data: Path
+    out: Path
+    work: Path
+    device: str = "auto"
+    commit: str | None = None
+
+    def result(self, run: Run) -> Path:
+        """Return the file of results of a run."""
+        return self.out / f"{run.label}.json"
+
+    def log(self, run: Run) -> Path:
+        """Return the file that takes what a run says."""
+        return self.work / "logs" / f"{run.label}.log"
+
+    def make_folders(self) -> None:
+        """Make the folders that are written to.
+
+        Raises:
+            InlayError: If one cannot be made.
+        """
+        for folder in (self.out, self.work / "bases", self.work / "runs", self.work / "logs"):
+            with writing(folder):
+                folder.mkdir(parents=True, exist_ok=True)
+
+
+@contextmanager
+def one_at_a_time(lock: Path) -> Iterator[None]:
+    """Let processes that need the same thing wait for the one that makes it.
+
+    Args:
+        lock: A file for the purpose.
+    """
+    with lock.open("ab") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

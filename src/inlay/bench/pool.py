@@ -1,0 +1,126 @@
+"""Several commands side by side, each in a process of its own."""
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from inlay.engine.interrupt import InterruptWatch
+from inlay.errors import Interrupted
+
+__all__ = ["Ending", "Job", "run_side_by_side"]
+
+_SECONDS_BETWEEN_LOOKS = 0.1
+
+
+@dataclass(frozen=True)
+class Job:
+    """A command to run.
+
+    Attributes:
+        name: What it is called.
+        command: The command and its arguments.
+        log: File that takes its output; what was in it is lost.
+    """
+
+    name: str
+    command: Sequence[str]
+    log: Path
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a job ended.
+
+    Attributes:
+        job: The job.
+        failure: The last line it said, if it failed; None if it did not.
+        seconds: Time that it took.
+        number: How many jobs have ended, this one included.
+        total: Number of all jobs.
+        seconds_left: Time that the others will take, if they are like those that have ended.
+    """
+
+    job: Job
+    failure: str | None
+    seconds: float
+    number: int
+    total: int
+    seconds_left: float
+
+
+class _Child:
+    def __init__(self, job: Job, threads: int | None) -> None:
+        self.job, self.began = job, time.monotonic()
+        environment = dict(os.environ)
+        if threads is not None:
+            environment.setdefault("OMP_NUM_THREADS", str(threads))
+        with job.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                job.command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment
+            )
+
+    def failure(self) -> str | None:
+        if self.process.returncode == 0:
+            return None
+        lines = self.job.log.read_text(errors="replace").split("\n")
+        last = next((line.strip() for line in reversed(lines) if line.strip()), None)
+        return last.removeprefix("Error: ") if last else f"It said nothing; its exit code is {self.process.returncode}."
+
+
+def run_side_by_side(jobs: Sequence[Job], count: int, report: Callable[[Ending], None]) -> list[Ending]:
+    """Run jobs, some at a time; one that fails does not stop the others.
+
+    Processes of jobs side by side share the cores evenly, unless OMP_NUM_THREADS says otherwise.
+
+    Args:
+        jobs: The jobs, in the order in which they begin.
+        count: How many run at the same time.
+        report: Called whenever a job has ended.
+
+    Returns:
+        The endings, in the order in which the jobs ended.
+
+    Raises:
+        Interrupted: If Ctrl-C was pressed; the jobs under way were asked to stop, and have ended.
+    """
+    waiting, running, endings = list(jobs), list[_Child](), list[Ending]()
+    threads = None if count == 1 else max(1, (os.cpu_count() or 1) // count)
+    with InterruptWatch() as watch:
+        try:
+            while (waiting or running) and not watch.requested:
+                while waiting and len(running) < count:
+                    running.append(_Child(waiting.pop(0), threads))
+                time.sleep(_SECONDS_BETWEEN_LOOKS)
+                # One that Ctrl-C has reached as well has not failed; it was stopped.
+                if not watch.requested:
+                    for child in [child for child in running if child.process.poll() is not None]:
+                        running.remove(child)
+                        endings.append(_ending(child, endings, len(jobs), count))
+                        report(endings[-1])
+        finally:
+            _stop(running)
+    if watch.requested:
+        raise Interrupted(f"Stopped with {len(endings)} of {len(jobs)} runs ended; repeat the command to go on.")
+    return endings
+
+
+def _ending(child: _Child, earlier: Sequence[Ending], total: int, count: int) -> Ending:
+    seconds = time.monotonic() - child.began
+    number = len(earlier) + 1
+    mean = (seconds + sum(ending.seconds for ending in earlier)) / number
+    left = mean * (total - number) / count
+    return Ending(child.job, child.failure(), seconds, number, total, left)
+
+
+def _stop(children: Sequence[_Child]) -> None:
+    """Ask children to stop, as Ctrl-C would, and wait until they have."""
+    for child in children:
+        with suppress(ProcessLookupError):
+            child.process.send_signal(signal.SIGINT)
+    for child in children:
+        child.process.wait()

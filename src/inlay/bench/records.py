@@ -1,0 +1,106 @@
+"""The file of results of a run."""
+
+import os
+import platform
+import shutil
+import subprocess
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import inlay
+from inlay.bench.places import Places
+from inlay.bench.plan import Run
+from inlay.bench.recipe import base_text, changes_of, schedule_text
+from inlay.bench.systems import system
+from inlay.engine.checkpoint import read_json
+from inlay.errors import InlayError
+from inlay.evaluation import Scores
+from inlay.knowledge import Knowledge
+from inlay.settings import Settings
+
+__all__ = ["METRICS", "finished_record", "metrics_of", "new_record", "sizes_of"]
+
+METRICS = ("old", "new", "all", "groups", "new_head", "old_head", "nmi", "ari")
+
+
+def new_record(run: Run, settings: Settings, places: Places) -> dict[str, Any]:
+    """Return the record of a run of which nothing is known yet but how it is made; scores are fractions."""
+    return {
+        "method": run.system,
+        "name": run.name,
+        "preset": run.preset or system(run.system).preset,
+        "dataset": run.dataset,
+        "seed": run.seed,
+        "split": "first" if run.split_seed is None else f"seed {run.split_seed}",
+        "steps": run.steps,
+        "backbone": run.backbone,
+        "base": run.base,
+        "base_recipe": base_text(settings),
+        "schedule": None if system(run.system).supervised else schedule_text(settings.training),
+        "metrics": dict.fromkeys(METRICS),
+        "calibrated": None,
+        "matched_on": None,
+        "base_metrics": dict.fromkeys(METRICS),
+        "stages": [],
+        "parameters": None,
+        "stored_bytes": None,
+        "seconds": {"base": None, "stages": []},
+        "merge": None,
+        "settings": changes_of(run),
+        "hardware": _hardware(places.device),
+        "versions": {"inlay": inlay.__version__, "torch": str(torch.__version__), "python": platform.python_version()},
+        "commit": places.commit or _commit(),
+        "command": run.command,
+        "date": datetime.now(UTC).date().isoformat(),
+    }
+
+
+def finished_record(run: Run, file: Path) -> dict[str, Any] | None:
+    """Return the record of a run that was finished earlier, or None.
+
+    Args:
+        run: The run.
+        file: Its file of results.
+
+    Raises:
+        InlayError: If the file holds the results of another run, or is damaged.
+    """
+    record = read_json(file) if file.exists() else None
+    if record is None or record["metrics"]["all"] is None:
+        return None
+    if record["command"] != run.command:
+        raise InlayError(f"{file} holds the results of `{record['command']}`; pass --name or another --out.")
+    found: dict[str, Any] = record
+    return found
+
+
+def metrics_of(scores: Scores) -> dict[str, object]:
+    """Return the scores that are recorded, by name."""
+    values = scores.to_json()
+    return {name: values[name] for name in METRICS}
+
+
+def sizes_of(known: Knowledge) -> dict[str, int]:
+    """Count the parameters of network and head, and the bytes that are kept of all classes together."""
+    kept = known.statistics.tensors().values()
+    return {
+        "parameters": sum(p.numel() for module in (known.network, known.head) for p in module.parameters()),
+        "stored_bytes": sum(tensor.numel() * tensor.element_size() for tensor in kept),
+    }
+
+
+def _hardware(device: str) -> str:
+    if device != "cpu" and torch.cuda.is_available():
+        return torch.cuda.get_device_name()
+    return f"{os.cpu_count()} CPU cores, {platform.machine()}, {torch.get_num_threads()} threads"
+
+
+def _commit() -> str:
+    if shutil.which("git") is None:
+        return "unknown"
+    described = ["git", "describe", "--always", "--dirty", "--abbrev=40"]
+    shown = subprocess.run(described, capture_output=True, text=True, check=False, cwd=Path(__file__).parent)
+    return shown.stdout.strip() or "unknown"

@@ -1,0 +1,24 @@
+"""How long stages are trained: the published schedules compressed, with their decays at the same fractions."""
+
+from collections.abc import Mapping
+
+__all__ = ["BASE_PRESETS", "base_length", "stage_length"]
+
+BASE_PRESETS: Mapping[str, str] = {"reference": "paper", "ours": "inlay"}
+"""Preset whose base stage a recipe takes."""
+
+_BATCH = 128
+_REFERENCE_BASE_EPOCHS: Mapping[str, int] = {"cifar10": 60, "cifar100": 60, "tinyimagenet": 30}
+_STAGE_EPOCHS: Mapping[str, int] = {"cifar10": 30, "cifar100": 60, "tinyimagenet": 30}
+
+
+def base_length(recipe: str, dataset: str) -> dict[str, int]:
+    """Return the compressed length of a base stage as changes of settings; our own recipe keeps its length."""
+    if recipe != "reference":
+        return {}
+    return {"base.training.epochs": _REFERENCE_BASE_EPOCHS[dataset], "base.training.batch": _BATCH}
+
+
+def stage_length(dataset: str) -> dict[str, int]:
+    """Return the compressed length of a discovery stage, the same for all systems, as changes of settings."""
+    return {"training.epochs": _STAGE_EPOCHS[dataset], "training.batch": _BATCH}

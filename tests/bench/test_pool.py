@@ -1,0 +1,80 @@
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from inlay.bench.pool import Ending, Job, run_side_by_side
+from inlay.errors import Interrupted
+
+
+def _job(folder: Path, name: str, code: str) -> Job:
+    return Job(name, [sys.executable, "-S", "-c", code], folder / f"{name}.log")
+
+
+def _ignore(ending: Ending) -> None:
+    pass
+
+
+def test_one_that_fails_does_not_stop_the_others(tmp_path: Path) -> None:
+    jobs = [
+        _job(tmp_path, "bad", "import sys; print('so far so good'); sys.exit('Error: It went wrong.')"),
+        _job(tmp_path, "good", "print('done')"),
+    ]
+    told: list[Ending] = []
+    endings = run_side_by_side(jobs, 1, told.append)
+    assert [(ending.job.name, ending.failure) for ending in endings] == [
+        ("bad", "It went wrong."),
+        ("good", None),
+    ]
+    assert told == endings
+    assert [(ending.number, ending.total) for ending in endings] == [(1, 2), (2, 2)]
+    assert endings[0].seconds_left == pytest.approx(endings[0].seconds)
+    assert endings[1].seconds_left == 0
+    assert (tmp_path / "good.log").read_text() == "done\n"
+
+
+def test_silent_failure_has_a_reason(tmp_path: Path) -> None:
+    (ending,) = run_side_by_side([_job(tmp_path, "mute", "import os; os._exit(3)")], 1, _ignore)
+    assert ending.failure == "It said nothing; its exit code is 3."
+
+
+def test_jobs_run_at_the_same_time_and_share_the_cores(tmp_path: Path) -> None:
+    """Each waits for the other's file, so both must be there at once."""
+    code = (
+        "import os, pathlib, sys, time\n"
+        "folder, mine, other = pathlib.Path({folder!r}), {mine!r}, {other!r}\n"
+        "(folder / mine).touch()\n"
+        "while not (folder / other).exists(): time.sleep(0.01)\n"
+        "print(os.environ['OMP_NUM_THREADS'])"
+    )
+    jobs = [
+        _job(tmp_path, name, code.format(folder=str(tmp_path), mine=name, other=other))
+        for name, other in (("a", "b"), ("b", "a"))
+    ]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("OMP_NUM_THREADS", raising=False)
+        endings = run_side_by_side(jobs, 2, _ignore)
+    assert [ending.failure for ending in endings] == [None, None]
+    assert int((tmp_path / "a.log").read_text()) == max(1, (os.cpu_count() or 1) // 2)
+
+
+def test_ctrl_c_stops_the_children_and_starts_no_others(tmp_path: Path) -> None:
+    pid = tmp_path / "pid"
+    sleep = f"import os, pathlib, time; pathlib.Path({str(pid)!r}).write_text(str(os.getpid())); time.sleep(600)"
+    wait = f"import pathlib, time\nwhile not pathlib.Path({str(pid)!r}).exists(): time.sleep(0.01)"
+    jobs = [_job(tmp_path, "long", sleep), _job(tmp_path, "short", wait), _job(tmp_path, "later", "print()")]
+
+    def press(ending: Ending) -> None:
+        assert ending.job.name == "short"
+        while not pid.read_text():
+            time.sleep(0.01)
+        signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(Interrupted, match="Stopped with 1 of 3 runs ended; repeat the command to go on"):
+        run_side_by_side(jobs, 2, press)
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(pid.read_text()), 0)
+    assert not (tmp_path / "later.log").exists()

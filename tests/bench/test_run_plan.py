@@ -1,0 +1,90 @@
+import json
+import shlex
+
+import pytest
+
+from inlay.bench import PLANS, Choice, Run
+from inlay.bench.systems import SYSTEMS, TABLE
+from inlay.errors import InlayError
+
+ALL = ("cifar10", "cifar100", "tinyimagenet")
+
+
+def test_the_table_has_nine_systems_by_three_data_sets_by_seeds() -> None:
+    runs = PLANS["table1"](Choice(None, ALL, (0, 1, 2)))
+    assert len(runs) == 9 * 3 * 3
+    assert len({run.label for run in runs}) == len(runs)
+    assert [run.system for run in runs[::9]] == list(TABLE)
+
+
+def test_splits_multiply_the_runs() -> None:
+    runs = PLANS["table1"](Choice(("adm", "frozen"), ("cifar10",), (0,), split_seeds=(4, 5, 6)))
+    assert [(run.system, run.split_seed) for run in runs] == [
+        (system, split) for system in ("adm", "frozen") for split in (4, 5, 6)
+    ]
+
+
+def test_neighbours_in_the_plan_have_base_stages_of_their_own() -> None:
+    runs = PLANS["table1"](Choice(None, ALL, (0, 1)))
+    assert len({(run.dataset, run.seed) for run in runs[:6]}) == 6
+
+
+def test_several_steps_leave_out_what_cannot_go_on() -> None:
+    runs = PLANS["table1"](Choice(None, ("cifar100",), (0,), steps=2))
+    assert [run.system for run in runs] == ["frost", "frost+amm", "adm", "inlay"]
+
+
+@pytest.mark.parametrize(
+    ("choice", "complaint"),
+    [
+        (Choice(("magic",), ALL, (0,)), "There is no method 'magic' in the benchmark; choose from: autonovel,"),
+        (Choice(None, ("mnist",), (0,)), "There is no data set 'mnist'"),
+        (Choice(None, ALL, (0,), steps=2), "cifar10 is not cut into 2"),
+        (Choice(("frost+aff",), ("cifar100",), (0,), steps=2), "frost.aff cannot go on"),
+        (Choice(("ncl",), ("cifar100",), (0,), steps=2), "ncl cannot go on"),
+        (Choice(None, ALL, (0,), base="theirs"), "There is no base recipe 'theirs'; write --base reference or ours."),
+        (Choice(None, ALL, (0,), name="x"), "--name is for one method"),
+        (Choice(None, ALL, (0,), preset="paper"), "--preset is for one method"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(choice: Choice, complaint: str) -> None:
+    with pytest.raises(InlayError, match=complaint):
+        PLANS["table1"](choice)
+
+
+@pytest.mark.parametrize(
+    ("run", "label"),
+    [
+        (Run("adm", "cifar10", 0), "cifar10-adm-seed0"),
+        (Run("adm", "cifar10", 0, name="no-kd"), "cifar10-no-kd-seed0"),
+        (
+            Run("inlay", "cifar100", 2, split_seed=1, steps=5, base="ours", full_length=True),
+            "cifar100-inlay-steps5-split1-base-ours-full-length-seed2",
+        ),
+    ],
+)
+def test_label(run: Run, label: str) -> None:
+    assert run.label == label
+
+
+def test_the_command_names_what_is_not_usual() -> None:
+    assert Run("adm", "cifar10", 0).command == (
+        "inlay bench table1 --data ROOT --methods adm --datasets cifar10 --seeds 0"
+    )
+    run = Run(
+        "adm", "cifar100", 1, 2, 5, "ours", {"training.epochs": "3", "base.view": "weak"}, "my run", full_length=True
+    )
+    words = shlex.split(run.command)
+    assert words[words.index("--seeds") :] == shlex.split(
+        "--seeds 1 --split-seeds 2 --steps 5 --base ours --name 'my run' --full-length --base-set base.view=weak "
+        "--set training.epochs=3"
+    )
+
+
+def test_a_run_comes_back_from_json() -> None:
+    run = Run("adm", "cifar100", 1, 2, 5, "ours", {"training.epochs": "3"}, "x", "paper", "resnet8", True)
+    assert Run.from_json(json.loads(json.dumps(run.to_json()))) == run
+
+
+def test_the_systems_without_a_joint_head_are_marked() -> None:
+    assert {name for name, entry in SYSTEMS.items() if entry.concatenated} == {"autonovel", "restune", "ncl", "dtc"}
