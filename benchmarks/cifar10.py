@@ -29,7 +29,7 @@ import torch
 from rich.console import Console
 
 import inlay
-from inlay import InlayError, Learner
+from inlay import InlayError, Learner, branches
 from inlay.cli.progress import TerminalProgress
 from inlay.data import ImageSet, Stages, load
 from inlay.engine.checkpoint import write_json
@@ -231,11 +231,12 @@ def _metrics(scores: Scores) -> dict[str, object]:
 
 
 def _sizes(learner: Learner) -> dict[str, int]:
-    """Count the parameters of network and head, and the bytes that are kept of all classes together."""
+    """Count the parameters of the folded network and the head, and the bytes kept of all classes together."""
     known = learner.knowledge
     kept = known.statistics.tensors().values()
+    network = branches.folded_parameters(known.network, known.form.example().to(known.device))
     return {
-        "parameters": sum(p.numel() for module in (known.network, known.head) for p in module.parameters()),
+        "parameters": network + branches.count_parameters(known.head),
         "stored_bytes": sum(tensor.numel() * tensor.element_size() for tensor in kept),
     }
 

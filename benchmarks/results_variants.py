@@ -6,6 +6,8 @@ from benchmarks.results_paper import BASES, DATASETS, REFERENCES, SYSTEMS, Paper
 from benchmarks.results_provenance import provenance
 from benchmarks.results_runs import FIRST, NOTHING, Run, figure, row, scores, table
 
+from inlay.bench.variants import GROUPS as VARIANTS
+
 __all__ = ["GROUPS", "PRINTED", "variant_sections"]
 
 PRINTED = "printed"
@@ -13,13 +15,7 @@ GROUPS: dict[str, list[tuple[str, str]]] = {
     "The ladder from ADM to inlay": [
         (PRINTED, "ADM as the paper prints it"),
         ("adm", "ADM, our run"),
-        ("ladder-1-full-covariance", "+ replay from a covariance matrix per class"),
-        ("ladder-2-refit", "+ joint head fitted anew after the merge"),
-        ("ladder-3-drift", "+ statistics of old classes moved along with the features"),
-        ("ladder-4-assignment", "+ balanced assignment to prototypes instead of the paper's losses on new classes"),
-        ("ladder-5-strong-view", "+ second view strong"),
-        ("ladder-6-light-distillation", "+ distillation at the weight of inlay"),
-        ("ladder-7-schedule", "+ schedule of inlay"),
+        *((variant.name, variant.tells) for variant in VARIANTS["ladder"]),
         ("inlay", "+ everything else in the preset inlay; with our base recipe the last step"),
     ],
     "Compressed schedule against full length": [
@@ -30,25 +26,11 @@ GROUPS: dict[str, list[tuple[str, str]]] = {
     ],
     "Parts of ADM": [
         ("adm", "everything in place"),
-        ("ablation-no-contrastive", "no contrastive loss"),
-        ("ablation-no-kd", "no distillation"),
-        ("ablation-no-self-training", "no self-training of the joint head"),
-        ("ablation-no-triplet", "no triplet comparison"),
-        ("ablation-no-regularization", "no regularization of the mean prediction"),
-        ("ablation-no-replay", "no replay of old classes"),
-        ("ablation-not-detached", "classifier losses reach the backbone"),
-        ("ablation-diagonal", "replay from variances per class instead of shared ones"),
-        ("ablation-full-covariance", "replay from a covariance matrix per class"),
+        *((variant.name, variant.tells) for variant in VARIANTS["ablations"]),
     ],
     "Gates": [
-        ("gate-none", "no branches: full fine-tuning"),
-        ("gate-imm", "IMM: branches without a gate"),
-        ("gate-aff", "AFF: a gate of the base response, cannot be merged"),
-        ("gate-amm", "AMM: σ(−γ), the paper's gate"),
-        ("gate-amm-absolute", "AMM that reads the magnitude of γ"),
-        ("gate-constant", "control: a constant equal to the mean of σ(−γ)"),
-        ("gate-shuffled", "control: σ(−γ) with the γ of each layer shuffled among its channels"),
-        ("gate-frozen", "backbone frozen, only heads are trained"),
+        ("adm", "AMM: σ(−γ), the paper's gate"),
+        *((variant.name, variant.tells) for variant in VARIANTS["gates"]),
     ],
 }
 

@@ -5,6 +5,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from inlay import branches
+from inlay.knowledge import Knowledge
 from inlay.run_folder import RunFolder
 from resume_child import NEVER, STEPS, Life, differences, launch
 
@@ -53,10 +55,10 @@ def _files(run: Path) -> list[Path]:
 
 
 def _network(run: Path, stage: int) -> Tensor:
-    """All numbers of the network after a stage."""
-    tensors, _ = RunFolder.open(run).read(stage)
-    parts = [tensor for name, tensor in tensors.items() if name.startswith("network.") and tensor.is_floating_point()]
-    return torch.cat([part.flatten() for part in parts])
+    """All numbers of the network after a stage, folded, as the base stage does not fold it."""
+    known = Knowledge.from_files(*RunFolder.open(run).read(stage), torch.device("cpu"))
+    folded = branches.fold(known.network, known.form.example())
+    return torch.cat([tensor.flatten() for tensor in folded.state_dict().values()])
 
 
 def _change(run: Path, stage: int) -> Tensor:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from inlay import Learner, backbones
 from inlay.errors import InlayError, Interrupted
 from inlay.rehearsal import Rehearsal
+from inlay.settings import preset
 from tiny_digits import News, digits
 from tiny_runs import BASE, FIRST, SECOND, base_learner, quick_learner, reopened, same_weights
 
@@ -182,6 +183,21 @@ def test_rehearsal_refuses_what_discover_refuses(tmp_path: Path) -> None:
     learner.settings = learner.settings.changed({"replay.statistics": "shared"})
     with pytest.raises(InlayError, match=r"set replay\.statistics=full"):
         learner.rehearse_discover(digits(FIRST), classes=2)
+
+
+def test_a_method_without_training_is_not_rehearsed(tmp_path: Path) -> None:
+    learner, _ = reopened(base_learner(), tmp_path / "run")
+    learner.settings = preset("kmeans")
+    with pytest.raises(InlayError, match="trains nothing"):
+        learner.rehearse_discover(digits(FIRST), classes=2)
+
+
+def test_a_method_with_parts_of_its_own_is_rehearsed(tmp_path: Path) -> None:
+    learner, _ = reopened(base_learner(), tmp_path / "run")
+    quick = {"training.epochs": 2, "training.batch": 20, "replay.statistics": "full"}
+    learner.settings = preset("restune").changed(quick)
+    found = learner.rehearse_discover(digits(FIRST), classes=2)
+    assert (found.kind, found.steps) == ("discovery", FIRST_STEPS)
 
 
 def test_finished_stages_are_told_of(tmp_path: Path) -> None:

@@ -16,20 +16,23 @@ from inlay.discovery.statistics import class_statistics
 from inlay.engine.batch import Batch
 from inlay.engine.feed import ResidentFeed
 from inlay.engine.inference import features_of, first_images
+from inlay.engine.loop import Companions, Loop
 from inlay.engine.randomness import derive_seed, generator
+from inlay.engine.work import Work
 from inlay.heads import grow, linear, projector
-from inlay.methods import method
+from inlay.methods import StageOutcome, adaptive_discovering_and_merging, method
 from inlay.methods.model import StageModel, StageOutputs, neighbours_as_companions
 from inlay.methods.stage import DiscoveryWork
 from inlay.methods.supervised import BaseTask
 from inlay.methods.task import StageTask
-from inlay.methods.trunk import open_trunk
-from inlay.settings import BaseSettings, Settings, preset
+from inlay.methods.trunk import open_trunk, starting_network
+from inlay.settings import BaseSettings, BranchSettings, Settings, preset
 from tiny_digits import QUICK, digits
 
 __all__ = [
     "OLD_CLASSES",
     "SEED",
+    "FixedLoop",
     "base_task",
     "batch_of",
     "discovery_work",
@@ -37,6 +40,7 @@ __all__ = [
     "on_device",
     "outputs_of",
     "quick",
+    "run_fixed",
     "settle",
     "tiny_model",
     "tiny_task",
@@ -53,8 +57,8 @@ def quick(name: str = "inlay", changes: Mapping[str, Any] | None = None) -> Sett
 
 
 @functools.cache
-def _folded_network() -> nn.Module:
-    """A folded resnet8 whose batch norms had various scales, negative ones among them."""
+def _starting_network(settings: BranchSettings) -> nn.Module:
+    """A resnet8 whose batch norms have, or had, various scales, negative ones among them."""
     randomness = torch.Generator().manual_seed(5)
     network = build("resnet8", 1, randomness)
     for module in network.modules():
@@ -65,14 +69,14 @@ def _folded_network() -> nn.Module:
     with torch.no_grad():
         for _ in range(20):
             network(inputs)
-    return branches.fold(network.eval(), inputs)
+    return starting_network(network.eval().requires_grad_(False), settings, inputs)
 
 
 def tiny_task(settings: Settings, classes: int = 2, count: int = 24) -> StageTask:
     """A stage of two digits after a base stage of three."""
     old = digits(["0", "1", "2"], last=20)
     assert old.labels is not None
-    network = copy.deepcopy(_folded_network())
+    network = copy.deepcopy(_starting_network(settings.branch))
     feed = ResidentFeed(old.images)
     features = features_of(network, feed, lambda images: _NORMALISE(images.float() / 255))
     head = linear(features.shape[1], OLD_CLASSES, generator(SEED, "old head")).requires_grad_(False)
@@ -92,12 +96,12 @@ def settle(trunk: nn.Module) -> nn.Module:
 
 
 def tiny_model(task: StageTask, novel_head: bool = True) -> StageModel:
-    """The model of a stage with branches that do something."""
-    size = task.head.in_features
+    """The model of a stage with the heads and parts of its method, and branches that do something."""
+    chosen, size = method(task.settings.method), task.head.in_features
     trunk = settle(open_trunk(task.network, task.settings.branch, task.seed, task.first_inputs(2))).train()
-    head = linear(size, task.classes, generator(SEED, "novel head")) if novel_head else None
-    joint = grow(task.head, task.classes, generator(SEED, "joint head")).requires_grad_(True)
-    return StageModel(trunk, head, joint, projector(size, 8, generator(SEED, "projector")))
+    head = chosen.novel_head(task) if novel_head else None
+    joint = grow(task.head, task.classes, generator(SEED, "joint head")).requires_grad_(True) if chosen.joint else None
+    return StageModel(trunk, head, joint, projector(size, 8, generator(SEED, "projector")), chosen.parts(task))
 
 
 def on_device(task: StageTask, device: torch.device) -> StageTask:
@@ -147,3 +151,33 @@ def batch_of(task: StageTask | BaseTask, size: int = 12) -> Batch:
 def outputs_of(task: StageTask, model: StageModel) -> StageOutputs:
     """What a model says of that batch."""
     return StageOutputs(task, model, batch_of(task))
+
+
+class FixedLoop(Loop):
+    """Trains on one batch with one randomness and one weighting, so that its losses compare from step to step."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.totals: list[float] = []
+
+    def take_step(self, batch: Batch) -> None:
+        if self.step == 0:
+            self.work.begin_epoch(0)
+        indices = torch.arange(0, len(self.feed), 2)
+        images = first_images(self.feed, len(self.feed))[indices]
+        fixed = Batch(images, images, indices, indices, torch.tensor(derive_seed(self.seed, "fixed")))
+        self._stepper(fixed, self.work.weights(1.0), self._learning_rate(self.step / self.total))
+        self.totals.append(self._stepper.values.sum().item())
+        self.step += 1
+
+
+def run_fixed(task: StageTask) -> tuple[StageOutcome, FixedLoop]:
+    """Run a stage on one batch of half of its images."""
+    loops: list[FixedLoop] = []
+
+    def make_loop(work: Work, companions: Companions | None) -> Loop:
+        loops.append(FixedLoop("a stage", work, task.settings.training, task.feed, SEED, companions))
+        return loops[-1]
+
+    outcome = adaptive_discovering_and_merging(task, method(task.settings.method), make_loop)
+    return outcome, loops[0]

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import nn
@@ -287,7 +287,7 @@ class Learner:
         device: str = "auto",
         progress: Progress | None = None,
         checkpoint_seconds: float = 30.0,
-    ) -> "Learner":
+    ) -> Self:
         """Open a run folder; stages that follow are kept in it.
 
         Args:

@@ -18,8 +18,9 @@ from inlay.engine.loop import Keeping, Loop, Timing
 from inlay.engine.passes import Precision, pass_views
 from inlay.engine.step import chosen_pace
 from inlay.engine.world import World
-from inlay.errors import Interrupted
+from inlay.errors import InlayError, Interrupted
 from inlay.knowledge import Knowledge
+from inlay.methods import method
 from inlay.pipeline import Workshop, learn_base, learn_stage
 from inlay.rehearsal import Place, Rehearsal
 from inlay.settings import Settings
@@ -79,8 +80,13 @@ def rehearse_stage(
         stopped: Checkpoint of a stopped try at the stage, which is read and not changed.
 
     Raises:
-        InlayError: As for `inlay.pipeline.learn_stage`, and if the checkpoint belongs to other work.
+        InlayError: As for `inlay.pipeline.learn_stage`, and if the method trains nothing or the checkpoint belongs to
+            other work.
     """
+    if not method(settings.method).terms:
+        raise InlayError(
+            f"The method {settings.method!r} trains nothing, so there is nothing to rehearse; run it without --dry-run."
+        )
 
     def learn(workshop: Workshop) -> None:
         learn_stage(knowledge, images, classes, settings, workshop)

@@ -3,34 +3,36 @@ import shlex
 
 import pytest
 
-from inlay.bench import PLANS, Choice, Run
+from inlay.bench import Choice, Run, table1, variations
+from inlay.bench.recipe import settings_of
 from inlay.bench.systems import SYSTEMS, TABLE
+from inlay.bench.variants import GROUPS
 from inlay.errors import InlayError
 
 ALL = ("cifar10", "cifar100", "tinyimagenet")
 
 
 def test_the_table_has_nine_systems_by_three_data_sets_by_seeds() -> None:
-    runs = PLANS["table1"](Choice(None, ALL, (0, 1, 2)))
+    runs = table1(Choice(None, ALL, (0, 1, 2)))
     assert len(runs) == 9 * 3 * 3
     assert len({run.label for run in runs}) == len(runs)
     assert [run.system for run in runs[::9]] == list(TABLE)
 
 
 def test_splits_multiply_the_runs() -> None:
-    runs = PLANS["table1"](Choice(("adm", "frozen"), ("cifar10",), (0,), split_seeds=(4, 5, 6)))
+    runs = table1(Choice(("adm", "frozen"), ("cifar10",), (0,), split_seeds=(4, 5, 6)))
     assert [(run.system, run.split_seed) for run in runs] == [
         (system, split) for system in ("adm", "frozen") for split in (4, 5, 6)
     ]
 
 
 def test_neighbours_in_the_plan_have_base_stages_of_their_own() -> None:
-    runs = PLANS["table1"](Choice(None, ALL, (0, 1)))
+    runs = table1(Choice(None, ALL, (0, 1)))
     assert len({(run.dataset, run.seed) for run in runs[:6]}) == 6
 
 
 def test_several_steps_leave_out_what_cannot_go_on() -> None:
-    runs = PLANS["table1"](Choice(None, ("cifar100",), (0,), steps=2))
+    runs = table1(Choice(None, ("cifar100",), (0,), steps=2))
     assert [run.system for run in runs] == ["frost", "frost+amm", "adm", "inlay"]
 
 
@@ -49,7 +51,7 @@ def test_several_steps_leave_out_what_cannot_go_on() -> None:
 )
 def test_what_does_not_go_together_is_refused(choice: Choice, complaint: str) -> None:
     with pytest.raises(InlayError, match=complaint):
-        PLANS["table1"](choice)
+        table1(choice)
 
 
 @pytest.mark.parametrize(
@@ -88,3 +90,32 @@ def test_a_run_comes_back_from_json() -> None:
 
 def test_the_systems_without_a_joint_head_are_marked() -> None:
     assert {name for name, entry in SYSTEMS.items() if entry.concatenated} == {"autonovel", "restune", "ncl", "dtc"}
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_every_variant_has_settings_of_its_own(group: str) -> None:
+    runs = variations(Choice(None, ("cifar10",), (0,)), [group])
+    assert [run.name for run in runs] == [variant.name for variant in GROUPS[group]]
+    found = [settings_of(run) for run in runs]
+    everything = [settings_of(Run("adm", "cifar10", 0)), *found]
+    assert all(a != b for index, a in enumerate(everything) for b in everything[:index])
+
+
+def test_the_ladder_ends_near_the_preset_inlay() -> None:
+    """What the last rung leaves to the preset is few and named: scale of the replay, and the starting views."""
+    last = settings_of(variations(Choice(None, ("cifar10",), (0,)), ["ladder"])[-1]).to_json()
+    ours = settings_of(Run("inlay", "cifar10", 0)).to_json()
+    differing = {
+        f"{part}.{name}" if isinstance(ours[part], dict) else part
+        for part in ours
+        for name in (ours[part] if isinstance(ours[part], dict) else [part])
+        if (ours[part][name] if isinstance(ours[part], dict) else ours[part])
+        != (last[part][name] if isinstance(last[part], dict) else last[part])
+    }
+    used = {"replay.scale", "training.decay_at", "self_training.ramp", "replay.per_class"}
+    assert differing <= used
+
+
+def test_an_unknown_group_of_variants_is_refused() -> None:
+    with pytest.raises(InlayError, match="choose from: ladder, ablations, gates"):
+        variations(Choice(None, ("cifar10",), (0,)), ["gate"])

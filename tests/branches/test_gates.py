@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from inlay.branches.gates import AFF, AMM, IMM, Constant, Gate, gate, gate_names, register
+from inlay.branches.gates import AFF, AMM, IMM, Constant, Gate, MeanAMM, ShuffledAMM, gate, gate_names, register
 from inlay.branches.gates.gate import _GATES
 from inlay.errors import InlayError
 
@@ -46,6 +46,21 @@ def test_scale_against_loops(chosen: Gate, factor: Callable[[float], float]) -> 
     scale = chosen.scale(GAMMA)
     assert scale.dtype == GAMMA.dtype
     assert scale.tolist() == pytest.approx([factor(gamma) for gamma in GAMMA.tolist()], abs=1e-15)
+
+
+def test_the_mean_control_keeps_the_strength_of_the_gate() -> None:
+    mean = sum(_sigmoid(-gamma) for gamma in GAMMA.tolist()) / len(GAMMA)
+    assert MeanAMM().scale(GAMMA).tolist() == pytest.approx([mean] * len(GAMMA), abs=1e-15)
+
+
+@pytest.mark.parametrize("channels", [1, 2, 3, 6, 16, 60, 64, 512])
+def test_the_shuffled_control_deals_every_value_once(channels: int) -> None:
+    gamma = _random(channels)
+    shuffled = ShuffledAMM().scale(gamma)
+    assert sorted(shuffled.tolist()) == sorted(AMM().scale(gamma).tolist())
+    if channels > 2:
+        stayed = (shuffled == AMM().scale(gamma)).sum().item()
+        assert stayed <= channels / 2
 
 
 def test_feature_fusion_against_loops() -> None:
@@ -94,13 +109,13 @@ def test_lookup() -> None:
     assert gate("constant", value=0.5) == Constant(0.5)
     own = AMM()
     assert gate(own) is own
-    assert gate_names() == ["aff", "amm", "constant", "imm"]
+    assert gate_names() == ["aff", "amm", "amm-mean", "amm-shuffled", "constant", "imm"]
 
 
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("gru", {}, "write one of aff, amm, constant, imm"),
+        ("gru", {}, "write one of aff, amm, amm-mean, amm-shuffled, constant, imm"),
         ("amm", {"abs": True}, "takes absolute, but was given abs"),
         ("imm", {"value": 1.0}, "takes no options"),
         ("constant", {}, "needs value, but was given nothing"),

@@ -14,7 +14,7 @@ Refused = Callable[..., str]
 @pytest.mark.parametrize(
     ("option", "value", "complaint"),
     [
-        ("--preset", "ours", "There is no preset 'ours'; choose one of: inlay, paper."),
+        ("--preset", "ours", "There is no preset 'ours'; choose one of: inlay, paper, "),
         ("--backbone", "resnet9000", "resnet9000"),
         ("--set", "epochs=3", "There is no setting 'epochs'"),
         ("--set", "training=3", "There is no setting 'training'"),

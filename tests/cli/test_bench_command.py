@@ -6,6 +6,7 @@ from subprocess import CompletedProcess
 import pytest
 
 from bench.digits_archive import write_digits
+from inlay.bench.variants import GROUPS
 
 Inlay = Callable[..., CompletedProcess[str]]
 Refused = Callable[..., str]
@@ -43,6 +44,9 @@ def test_what_is_done_stays_done_and_what_fails_is_named(inlay: Inlay, tmp_path:
     assert again.returncode == 0
     assert again.stderr == ""
     assert again.stdout.splitlines() == ["cifar10-adm-seed0: done before", heading, row]
+    released = inlay(*command, "--datasets", "cifar10", "--score", "released")
+    scores = json.loads((out / "cifar10-adm-seed0.json").read_text())["released"]
+    assert released.stdout.split()[-3:] == [f"{100 * scores[name]:.1f}" for name in ("old", "new", "all")]
     assert {file: file.read_bytes() for file in out.iterdir()} == written
 
 
@@ -54,6 +58,17 @@ def test_dry_run_lists_and_writes_nothing(inlay: Inlay, data: Path, tmp_path: Pa
         f"cifar10-{method}-seed{seed}: to do" for method in ("adm", "inlay") for seed in (0, 1, 2)
     ]
     assert list(tmp_path.iterdir()) == []
+
+
+def test_variants_are_listed_by_their_own_names(inlay: Inlay, data: Path, tmp_path: Path) -> None:
+    said = inlay("bench", "variants", "gates,ablations", "--data", data, "--datasets", "cifar10", "--dry-run")
+    assert said.returncode == 0
+    lines = said.stdout.splitlines()
+    assert len(lines) == sum(len(GROUPS[group]) for group in ("gates", "ablations"))
+    assert "cifar10-gate-shuffled-seed0: to do" in lines
+    wrong = inlay("bench", "variants", "colours", "--data", data, "--datasets", "cifar10", "--dry-run")
+    assert wrong.returncode == 2
+    assert "ladder, ablations, gates" in wrong.stderr
 
 
 @pytest.mark.parametrize(

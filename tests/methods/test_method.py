@@ -12,7 +12,7 @@ from inlay.methods import METHODS, method
 from inlay.methods.method import linear_novel_head, prototypes_from_kmeans
 from inlay.methods.model import StageOutputs
 from inlay.methods.terms import TERMS
-from inlay.settings import preset
+from inlay.settings import preset, preset_names
 from tiny_stage import outputs_of, quick, tiny_model, tiny_task
 
 WEIGHTS = {
@@ -24,14 +24,29 @@ WEIGHTS = {
     "replay": "replay.weight",
     "assignment": "assignment.weight",
     "information": "assignment.information",
+    "pairs": "pairs.weight",
+    "consistency": "consistency.weight",
+    "neighbourhood": "neighbourhood.weight",
+    "clustering": "clustering.weight",
+    "ranking": "ranking.weight",
+    "softened distillation": "softened.weight",
 }
+NAMES = ["inlay", "adm", "frost", "autonovel", "ncl", "dtc", "restune", "kmeans"]
 
 
 def refuse(outputs: StageOutputs) -> Tensor:
     raise AssertionError("this term must not be computed")
 
 
-@pytest.mark.parametrize(("name", "method_name"), [("paper", "adm"), ("inlay", "inlay")])
+@pytest.mark.parametrize(
+    ("name", "method_name"),
+    [
+        ("paper", "adm"),
+        ("frost+aff", "frost"),
+        ("frost+amm", "frost"),
+        *((name, name) for name in NAMES if name != "adm"),
+    ],
+)
 def test_the_presets_choose_their_method_and_pass_its_check(name: str, method_name: str) -> None:
     assert preset(name).method == method_name
     method(method_name).check(preset(name))
@@ -67,9 +82,9 @@ def test_losses_come_without_their_weights() -> None:
     assert (weights["contrastive"], weights["distillation"]) == (2.0, 0.5)
 
 
-@pytest.mark.parametrize("name", ["inlay", "paper"])
+@pytest.mark.parametrize("name", [name for name in preset_names() if name != "kmeans"])
 def test_weights_are_always_of_the_same_losses_in_the_same_order(name: str) -> None:
-    settings = quick(name, {"self_training.weight": 0.1})
+    settings = quick(name)
     task = tiny_task(settings)
     names = list(method(settings.method).losses(outputs_of(task, tiny_model(task))))
     for progress in (0.0, 1e-9, 0.3, 1.0):
@@ -83,19 +98,33 @@ def test_self_training_is_ramped_by_the_progress() -> None:
 
 
 @pytest.mark.parametrize(
-    ("preset_name", "term"), [("paper", "assignment"), ("paper", "information"), ("inlay", "triplet")]
+    ("preset_name", "term", "has"),
+    [
+        ("paper", "assignment", ".*distillation"),
+        ("paper", "information", ".*distillation"),
+        ("inlay", "triplet", ".*distillation"),
+        ("autonovel", "neighbourhood", r"pairs, consistency\.$"),
+        ("kmeans", "clustering", r"none\.$"),
+    ],
 )
-def test_check_refuses_a_weight_that_the_method_would_not_obey(preset_name: str, term: str) -> None:
+def test_check_refuses_a_weight_that_the_method_would_not_obey(preset_name: str, term: str, has: str) -> None:
     settings = quick(preset_name, {WEIGHTS[term]: 1.0})
-    with pytest.raises(InlayError, match=rf"has no {term} term, so set its weight to 0; it has: .*distillation"):
+    with pytest.raises(InlayError, match=rf"has no {term} term, so set its weight to 0; it has: {has}"):
         method(settings.method).check(settings)
 
 
-@pytest.mark.parametrize("name", ["inlay", "paper"])
+@pytest.mark.parametrize("name", ["inlay", "paper", "frost", "ncl", "dtc", "restune"])
 def test_check_refuses_settings_without_any_weight(name: str) -> None:
     settings = quick(name, dict.fromkeys(WEIGHTS.values(), 0.0))
     with pytest.raises(InlayError, match="set at least one of them"):
         method(settings.method).check(settings)
+
+
+@pytest.mark.parametrize("name", ["autonovel", "ncl", "dtc", "restune"])
+def test_check_refuses_to_do_without_a_novel_head_where_there_is_no_joint_one(name: str) -> None:
+    settings = quick(name, {"classifier.heads": "one"})
+    with pytest.raises(InlayError, match=f"^The method '{name}' has no joint head, so set classifier.heads=two.$"):
+        method(name).check(settings)
 
 
 def test_the_linear_novel_head_is_random_and_repeatable() -> None:
@@ -117,11 +146,11 @@ def test_prototypes_start_at_the_centroids_of_the_frozen_features() -> None:
 
 
 def test_methods_are_found_by_name() -> None:
-    assert list(METHODS) == ["inlay", "adm"]
+    assert list(METHODS) == NAMES
     for name, found in METHODS.items():
         assert found.name == name and method(name) is found
 
 
 def test_an_unknown_method_is_refused() -> None:
-    with pytest.raises(InlayError, match="There is no method 'frost'; choose one of: inlay, adm"):
-        method("frost")
+    with pytest.raises(InlayError, match=f"^There is no method 'uno'; choose one of: {', '.join(NAMES)}.$"):
+        method("uno")

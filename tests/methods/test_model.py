@@ -108,7 +108,7 @@ def test_two_heads_score_apart() -> None:
     outputs = outputs_of(task, model)
     assert torch.equal(outputs.novel[0], model.novel_head(outputs.first))
     assert torch.equal(outputs.novel[1], model.novel_head(outputs.second))
-    assert torch.equal(outputs.joint, model.joint_head(outputs.first))
+    assert model.joint_head is not None and torch.equal(outputs.joint, model.joint_head(outputs.first))
     assert model.parts().keys() == {"trunk", "joint_head", "projector", "novel_head"}
 
 

@@ -18,7 +18,6 @@ from inlay.discovery.drift import drift_map
 from inlay.discovery.refit import refit_linear
 from inlay.discovery.statistics import class_statistics
 from inlay.engine.batch import Batch
-from inlay.engine.inference import first_images
 from inlay.engine.loop import Companions, Loop
 from inlay.engine.randomness import derive_seed, generator
 from inlay.engine.work import Work
@@ -28,7 +27,7 @@ from inlay.methods.model import StageModel, StageOutputs
 from inlay.methods.stage import DiscoveryWork
 from inlay.settings import Settings
 from tiny_digits import News
-from tiny_stage import OLD_CLASSES, SEED, images_of, quick, tiny_task
+from tiny_stage import OLD_CLASSES, SEED, images_of, quick, run_fixed, tiny_task
 
 
 class WalkedLoop(Loop):
@@ -259,41 +258,6 @@ def test_line_11_the_next_base_model_gives_the_features_of_the_hybrid(walk: Walk
     assert walk.outcome.merge.relative_diff_float64 < 1e-10
 
 
-class FixedLoop(Loop):
-    """Trains on one batch with one randomness and one weighting, so that its losses compare from step to step."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.totals: list[float] = []
-
-    def take_step(self, batch: Batch) -> None:
-        indices = torch.arange(0, len(self.feed), 2)
-        images = first_images(self.feed, len(self.feed))[indices]
-        fixed = Batch(images, images, indices, indices, torch.tensor(derive_seed(self.seed, "fixed")))
-        self._stepper(fixed, self.work.weights(1.0), self._learning_rate(self.step / self.total))
-        self.totals.append(self._stepper.values.sum().item())
-        self.step += 1
-
-
-def run_fixed(settings: Settings, task: StageTask) -> tuple[StageOutcome, FixedLoop]:
-    loops: list[FixedLoop] = []
-
-    def make_loop(work: Work, companions: Companions | None) -> Loop:
-        loops.append(FixedLoop("a stage", work, settings.training, task.feed, SEED, companions))
-        return loops[-1]
-
-    outcome = adaptive_discovering_and_merging(task, method(settings.method), make_loop)
-    return outcome, loops[0]
-
-
-@pytest.mark.parametrize("name", ["inlay", "paper"])
-def test_the_loss_of_a_fixed_batch_falls(name: str) -> None:
-    settings = quick(name, {"training.epochs": 21, "training.batch": 48, "training.learning_rate": 0.02})
-    _, loop = run_fixed(settings, tiny_task(settings))
-    assert len(loop.totals) == 21 and all(math.isfinite(total) for total in loop.totals)
-    assert loop.totals[20] < loop.totals[0]
-
-
 def short(changes: Mapping[str, object]) -> Settings:
     return quick("inlay", {"training.epochs": 2, "training.batch": 48, **changes})
 
@@ -301,7 +265,7 @@ def short(changes: Mapping[str, object]) -> Settings:
 def test_without_refit_and_drift_head_and_statistics_are_left_as_they_are() -> None:
     settings = short({"classifier.refit": False, "classifier.drift": False})
     task = tiny_task(settings)
-    outcome, loop = run_fixed(settings, task)
+    outcome, loop = run_fixed(task)
     trained = loop.work.get_submodule("joint_head")
     assert isinstance(trained, nn.Linear) and outcome.head is trained
     assert not outcome.head.weight.requires_grad
@@ -313,7 +277,7 @@ def test_without_refit_and_drift_head_and_statistics_are_left_as_they_are() -> N
 def test_images_go_to_the_class_that_the_novel_head_prefers_on_merged_features() -> None:
     settings = short({})
     task = tiny_task(settings)
-    outcome, loop = run_fixed(settings, task)
+    outcome, loop = run_fixed(task)
     features = task.features(outcome.network)
     with torch.no_grad():
         scores = loop.work.get_submodule("novel_head")(features)
@@ -341,7 +305,7 @@ def test_drift_moves_the_old_statistics_and_the_refit_starts_from_them(
         }
     )
     task = tiny_task(settings)
-    outcome, _ = run_fixed(settings, task)
+    outcome, _ = run_fixed(task)
     features = task.features(outcome.network)
     matrix, offset = drift_map(task.frozen_features, features, settings.classifier.ridge)
     left = features.double() - (task.frozen_features.double() @ matrix.double().T + offset.double())
@@ -367,10 +331,11 @@ def test_drift_moves_the_old_statistics_and_the_refit_starts_from_them(
 def test_one_head_takes_the_part_of_the_novel_head() -> None:
     settings = short({"classifier.heads": "one", "classifier.refit": False})
     task = tiny_task(settings)
-    outcome, loop = run_fixed(settings, task)
+    outcome, loop = run_fixed(task)
     assert dict(loop.work.named_children()).keys() == {"trunk", "joint_head", "projector"}
     scores = outcome.head(task.features(outcome.network))[:, OLD_CLASSES:]
     assert outcome.assignments.tolist() == [row.index(max(row)) for row in scores.tolist()]
+    assert isinstance(outcome.head, nn.Linear)
     assert not torch.equal(outcome.head.weight[OLD_CLASSES:], untrained_rows(task))
 
 
@@ -382,14 +347,14 @@ def untrained_rows(task: StageTask) -> Tensor:
 def test_a_stage_draws_nothing_from_the_global_generator() -> None:
     settings = short({})
     state = torch.get_rng_state()
-    run_fixed(settings, tiny_task(settings))
+    run_fixed(tiny_task(settings))
     assert torch.equal(torch.get_rng_state(), state)
 
 
 def test_balanced_assignment_shares_the_images_out_evenly() -> None:
     settings = short({"assignment.balanced": True})
     task = tiny_task(settings)
-    outcome, loop = run_fixed(settings, task)
+    outcome, loop = run_fixed(task)
     with torch.no_grad():
         scores = loop.work.get_submodule("novel_head")(task.features(outcome.network)).double()
     shares = [[math.exp(value / settings.assignment.epsilon) for value in row] for row in scores.tolist()]

@@ -10,16 +10,22 @@ import slow_losses
 from inlay import branches
 from inlay.data.draws import Draws
 from inlay.discovery.assignment import sinkhorn
-from inlay.methods import terms
+from inlay.methods import METHODS, method, terms
 from inlay.methods.model import StageModel, StageOutputs
 from inlay.methods.task import StageTask
-from inlay.methods.terms import TERMS, Term
+from inlay.methods.term import Term
+from inlay.methods.terms import TERMS
+from inlay.settings import preset
 from tiny_stage import OLD_CLASSES, outputs_of, quick, tiny_model, tiny_task
 
 
-def stage(changes: dict[str, Any] | None = None, preset: str = "paper") -> tuple[StageTask, StageModel]:
-    task = tiny_task(quick(preset, changes))
+def stage(changes: dict[str, Any] | None = None, name: str = "paper") -> tuple[StageTask, StageModel]:
+    task = tiny_task(quick(name, changes))
     return task, tiny_model(task)
+
+
+def terms_of(name: str) -> tuple[Term, ...]:
+    return method(preset(name).method).terms
 
 
 def value(term: Term, outputs: StageOutputs) -> float:
@@ -67,7 +73,7 @@ def test_self_training_teaches_the_joint_head(divide: bool, divisor: int) -> Non
     task, model = stage({"self_training.divide_by_classes": divide})
     outputs = outputs_of(task, model)
     novel = model.novel_logits(outputs.first, OLD_CLASSES)
-    expected = slow_losses.self_training(model.joint_head(outputs.first), novel, OLD_CLASSES)
+    expected = slow_losses.self_training(model.joint_logits(outputs.first), novel, OLD_CLASSES)
     assert value(terms.SELF_TRAINING, outputs) == pytest.approx(expected / divisor, rel=1e-4)
 
 
@@ -113,7 +119,7 @@ def test_replay_draws_from_the_statistics_with_the_key_of_the_batch(kind: str) -
     noise = Draws(outputs.batch.key + 1, torch.arange(5 * OLD_CLASSES)).normal(64)
     samples, labels = task.statistics.features_at(noise.view(OLD_CLASSES, 5, 64), 1.3)
     assert labels.tolist() == [label for label in range(OLD_CLASSES) for _ in range(5)]
-    expected = slow_losses.cross_entropy(model.joint_head(samples), labels.tolist())
+    expected = slow_losses.cross_entropy(model.joint_logits(samples), labels.tolist())
     assert value(terms.REPLAY, outputs) == pytest.approx(expected, rel=1e-4)
     other = StageOutputs(task, model, replace(outputs.batch, key=outputs.batch.key + 2))
     assert value(terms.REPLAY, other) != pytest.approx(expected, rel=1e-4)
@@ -172,9 +178,12 @@ def test_replay_reaches_the_joint_head_alone(detach: bool) -> None:
     assert all(gradient is None for gradient in backbone_gradients(terms.REPLAY, detach))
 
 
-@pytest.mark.parametrize("term", TERMS, ids=lambda term: term.name)
-def test_no_term_reaches_the_frozen_network(term: Term) -> None:
-    task, model = stage({"triplet.mining": "frozen"})
+OF_PRESETS = [(name, term) for name in ("inlay", "paper", "frost", "ncl", "dtc", "restune") for term in terms_of(name)]
+
+
+@pytest.mark.parametrize(("name", "term"), OF_PRESETS, ids=lambda value: getattr(value, "name", value))
+def test_no_term_reaches_the_frozen_network(name: str, term: Term) -> None:
+    task, model = stage({"triplet.mining": "frozen"}, name)
     task.network.requires_grad_(True)
     torch.autograd.backward([term.loss(outputs_of(task, model))])
     assert all(parameter.grad is None for parameter in task.network.parameters())
@@ -182,3 +191,8 @@ def test_no_term_reaches_the_frozen_network(term: Term) -> None:
 
 def test_names_are_distinct() -> None:
     assert len({term.name for term in TERMS}) == len(TERMS)
+
+
+def test_all_terms_of_all_methods_are_listed() -> None:
+    assert {term.name for found in METHODS.values() for term in found.terms} == {term.name for term in TERMS}
+    assert {term.name for _, term in OF_PRESETS} == {term.name for term in TERMS}

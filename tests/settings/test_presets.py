@@ -44,6 +44,36 @@ UNWEIGHTED_TERMS_OF_THE_PAPER = ["contrastive", "triplet", "regularization", "re
 BEYOND_THE_PAPER = ["assignment.weight", "assignment.information", "base.contrastive", "classifier.refit"]
 
 
+# What the published code of each system does.
+PUBLISHED: list[tuple[str, str, Any]] = [
+    *((name, "branch.include", ("layer[234]*",)) for name in ("autonovel", "ncl", "frost")),
+    *((name, "branch.gate", "full") for name in ("autonovel", "ncl", "frost", "dtc")),
+    ("restune", "branch.gate", "twin"),
+    ("autonovel", "pairs.rule", "rank"),
+    ("autonovel", "pairs.largest", 5),
+    ("frost", "pairs.rule", "rank"),
+    ("ncl", "pairs.rule", "cosine"),
+    ("ncl", "pairs.threshold", 0.95),
+    ("ncl", "neighbourhood.queue", 2000),
+    ("ncl", "neighbourhood.temperature", 0.05),
+    ("ncl", "neighbourhood.share", 0.2),
+    ("frost", "distillation.weight", 10.0),
+    ("frost", "distillation.form", "batch"),
+    ("frost", "self_training.weight", 0.01),
+    ("frost", "classifier.detach", False),
+    *((name, "clustering.mean", "elements") for name in ("dtc", "restune")),
+    *((name, "training.learning_rate", 0.05) for name in ("dtc", "restune")),
+    *((name, "training.decay_at", ()) for name in ("dtc", "restune")),
+    ("dtc", "consistency.weight", 10.0),
+    ("restune", "consistency.weight", 1.0),
+    ("restune", "consistency.ramp", 0.0),
+    ("restune", "ranking.extremes", 10),
+    ("restune", "softened.weight", 1.0),
+    ("restune", "softened.temperature", 2.0),
+]
+PRESETS = ["inlay", "paper", "autonovel", "restune", "ncl", "dtc", "frost", "frost+aff", "frost+amm", "kmeans"]
+
+
 def _at(settings: Settings, path: str) -> Any:
     value: Any = settings
     for name in path.split("."):
@@ -52,7 +82,7 @@ def _at(settings: Settings, path: str) -> Any:
 
 
 def test_default_preset_comes_first() -> None:
-    assert preset_names() == ["inlay", "paper"]
+    assert preset_names() == PRESETS
 
 
 @pytest.mark.parametrize("name", preset_names())
@@ -66,16 +96,37 @@ def test_preset_fits_its_method(name: str) -> None:
     settings = preset(name)
     chosen = method(settings.method)
     chosen.check(settings)
-    assert any(term.weight(settings, 1.0) for term in chosen.terms)
+    assert all(term.weight(settings, 1.0) for term in chosen.terms if name != "inlay")
+    assert any(term.weight(settings, 1.0) for term in chosen.terms) is (name != "kmeans")
 
 
 def test_presets_differ() -> None:
-    assert preset("inlay") != preset("paper")
+    assert len({preset(name) for name in PRESETS}) == len(PRESETS)
     assert (preset("inlay").method, preset("paper").method) == ("inlay", "adm")
+    assert {preset(name).method for name in PRESETS if name.startswith("frost")} == {"frost"}
+
+
+@pytest.mark.parametrize("name", [name for name in PRESETS if name not in ("inlay", "kmeans")])
+def test_systems_of_the_paper_share_base_stage_and_classifier_settings(name: str) -> None:
+    own, paper = preset(name), preset("paper")
+    assert own.base == paper.base
+    assert (own.classifier.refit, own.classifier.drift) == (False, False)
+    assert own.replay.statistics == paper.replay.statistics
+
+
+@pytest.mark.parametrize(("name", "path", "value"), PUBLISHED)
+def test_published_choices_of_the_other_systems(name: str, path: str, value: Any) -> None:
+    assert _at(preset(name), path) == value
+
+
+@pytest.mark.parametrize("gate", ["aff", "amm"])
+def test_frost_on_branches_differs_in_what_is_trained_alone(gate: str) -> None:
+    changes = {"branch.gate": gate, "branch.include": ()}
+    assert preset("frost").changed(changes) == preset(f"frost+{gate}")
 
 
 def test_unknown_preset_is_told() -> None:
-    with pytest.raises(InlayError, match=r"^There is no preset 'best'; choose one of: inlay, paper\.$"):
+    with pytest.raises(InlayError, match=r"^There is no preset 'best'; choose one of: inlay, paper, .*, kmeans\.$"):
         preset("best")
 
 

@@ -2,6 +2,6 @@
 
 from inlay.bench.measurement import measure
 from inlay.bench.places import Places
-from inlay.bench.plan import PLANS, Choice, Run
+from inlay.bench.plan import Choice, Run, table1, variations
 
-__all__ = ["PLANS", "Choice", "Places", "Run", "measure"]
+__all__ = ["Choice", "Places", "Run", "measure", "table1", "variations"]

@@ -7,6 +7,7 @@ from typing import Any
 
 from inlay.bench.base_stage import base_stage, start_run
 from inlay.bench.datasets import benchmark
+from inlay.bench.diagnosis import HeadKeepingLearner, diagnose
 from inlay.bench.places import Places, one_at_a_time
 from inlay.bench.plan import Run
 from inlay.bench.recipe import settings_of
@@ -67,14 +68,15 @@ def _discover(
     base: Learner, settings: Settings, stages: Stages, folder: Path, record: dict[str, Any], progress: Progress
 ) -> None:
     start_run(base.knowledge, settings, folder)
-    learner = Learner.load(folder, stage=0, device=str(base.device), progress=progress)
+    learner = HeadKeepingLearner.load(folder, stage=0, device=str(base.device), progress=progress)
+    learner.head_file = folder.with_name(f"{folder.name}-novel-head.safetensors")
     for index in range(1, stages.count + 1):
         done = learner.discover(stages.unlabelled(index), len(stages.class_names(index)))
         scores = learner.evaluate(stages.test(index), match=stages.labelled(index))
         metrics = metrics_of(scores)
         record["stages"].append({"metrics": metrics, "matched_on": scores.matched_on, "merge": done.merge})
         record["seconds"]["stages"].append(done.seconds)
-    record.update(record["stages"][-1], **sizes_of(learner.knowledge))
+    record.update(record["stages"][-1], **sizes_of(learner.knowledge), **diagnose(learner, stages))
 
 
 def _score_together(run: Run, base: Learner, stages: Stages, record: dict[str, Any]) -> None:

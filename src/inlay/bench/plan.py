@@ -3,16 +3,17 @@
 import dataclasses
 import itertools
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from inlay.bench.datasets import benchmark
 from inlay.bench.schedule import BASE_PRESETS
 from inlay.bench.systems import TABLE, system
+from inlay.bench.variants import variants
 from inlay.errors import InlayError
 
-__all__ = ["PLANS", "Choice", "Run", "table1"]
+__all__ = ["Choice", "Run", "table1", "variations"]
 
 
 @dataclass(frozen=True)
@@ -157,5 +158,27 @@ def _methods(choice: Choice) -> tuple[str, ...]:
     return methods
 
 
-PLANS: Mapping[str, Callable[[Choice], list[Run]]] = {"table1": table1}
-"""The runs of each benchmark, by its name."""
+def variations(choice: Choice, groups: Sequence[str]) -> list[Run]:
+    """Return the runs of tables of variants: variants by data sets by splits by seeds.
+
+    Args:
+        choice: What is asked; its methods, name and preset do not count, and its changes come after those of a variant.
+        groups: Names of the tables.
+
+    Raises:
+        InlayError: If something is not known, or does not go together.
+    """
+    return [
+        run
+        for group in groups
+        for variant in variants(group)
+        for run in table1(
+            dataclasses.replace(
+                choice,
+                methods=(variant.system,),
+                changes={**variant.changes, **choice.changes},
+                name=variant.name,
+                preset=None,
+            )
+        )
+    ]

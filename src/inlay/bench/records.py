@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 import inlay
+from inlay import branches
 from inlay.bench.places import Places
 from inlay.bench.plan import Run
 from inlay.bench.recipe import base_text, changes_of, schedule_text
@@ -21,8 +22,9 @@ from inlay.evaluation import Scores
 from inlay.knowledge import Knowledge
 from inlay.settings import Settings
 
-__all__ = ["METRICS", "finished_record", "metrics_of", "new_record", "sizes_of"]
+__all__ = ["DIAGNOSES", "METRICS", "finished_record", "metrics_of", "new_record", "sizes_of"]
 
+DIAGNOSES = ("novel_head", "calibrated", "released", "tradeoff", "old_new")
 METRICS = ("old", "new", "all", "groups", "new_head", "old_head", "nmi", "ari")
 
 
@@ -41,7 +43,7 @@ def new_record(run: Run, settings: Settings, places: Places) -> dict[str, Any]:
         "base_recipe": base_text(settings),
         "schedule": None if system(run.system).supervised else schedule_text(settings.training),
         "metrics": dict.fromkeys(METRICS),
-        "calibrated": None,
+        **dict.fromkeys(DIAGNOSES),
         "matched_on": None,
         "base_metrics": dict.fromkeys(METRICS),
         "stages": [],
@@ -84,10 +86,14 @@ def metrics_of(scores: Scores) -> dict[str, object]:
 
 
 def sizes_of(known: Knowledge) -> dict[str, int]:
-    """Count the parameters of network and head, and the bytes that are kept of all classes together."""
+    """Count the parameters of the folded network and its head, and the bytes kept of all classes together."""
+    network = known.network
+    # Where norms were trained they count as folded, so that systems compare; branches that stay count in full.
+    if not branches.is_hybrid(network):
+        network = branches.fold(network, known.form.example().to(known.device))
     kept = known.statistics.tensors().values()
     return {
-        "parameters": sum(p.numel() for module in (known.network, known.head) for p in module.parameters()),
+        "parameters": branches.count_parameters(network) + branches.count_parameters(known.head),
         "stored_bytes": sum(tensor.numel() * tensor.element_size() for tensor in kept),
     }
 

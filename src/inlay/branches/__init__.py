@@ -6,9 +6,10 @@ from inlay.branches.folded import Folded
 from inlay.branches.gates import Gate, gate, register
 from inlay.branches.history import History, Stage
 from inlay.branches.hybrid import HybridUnit, branch_parameters, hybrid_units, is_hybrid
-from inlay.branches.merge import MergeReport, count_parameters, merge
+from inlay.branches.merge import MergeReport, merge
 from inlay.branches.movement import Movement, compare
 from inlay.branches.onnx import OnnxReport, export_onnx
+from inlay.branches.parameters import count_parameters, folded_parameters
 from inlay.branches.plan import Plan, PlanRow, plan
 from inlay.branches.rollback import rollback
 from inlay.branches.skeleton import describe, rebuild
@@ -35,6 +36,7 @@ __all__ = [
     "export_onnx",
     "fold",
     "folded_layers",
+    "folded_parameters",
     "gammas",
     "gate",
     "hybrid_units",

@@ -18,11 +18,12 @@ from inlay.branches.example import Example, double
 from inlay.branches.frozen import thaw
 from inlay.branches.history import History
 from inlay.branches.hybrid import branch_parameters, hybrid_units
+from inlay.branches.parameters import count_parameters
 from inlay.branches.surgery import copied, replace_modules
 from inlay.branches.tolerance import tolerance_for
 from inlay.errors import InlayError
 
-__all__ = ["MergeReport", "count_parameters", "merge"]
+__all__ = ["MergeReport", "merge"]
 
 
 @dataclass(frozen=True)
@@ -107,11 +108,6 @@ def merge(
     if history is not None:
         report = _recorded(report, hybrid, before, delta, history)
     return dataclasses.replace(report, model=_merge_inside(hybrid, merged)) if inplace else report
-
-
-def count_parameters(model: nn.Module) -> int:
-    """Count the values of all parameters of a network; buffers are left out."""
-    return sum(parameter.numel() for parameter in model.parameters())
 
 
 def _stage(hybrid: nn.Module, storage: torch.dtype | None) -> tuple[dict[str, Tensor], dict[str, Tensor]]:

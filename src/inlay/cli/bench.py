@@ -2,7 +2,8 @@
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
 from pathlib import Path
 from statistics import fmean
 from typing import Annotated, Any
@@ -12,11 +13,13 @@ import typer
 from rich.table import Table
 
 from inlay import backbones
-from inlay.bench import PLANS, Choice, Places, Run, measure
+from inlay.bench import Choice, Places, Run, measure, variations
+from inlay.bench import table1 as table1_runs
 from inlay.bench.datasets import BENCHMARKS, benchmark
 from inlay.bench.pool import Ending, Job, run_side_by_side
 from inlay.bench.recipe import settings_of
 from inlay.bench.records import finished_record
+from inlay.bench.variants import GROUPS
 from inlay.cli.options import Changes, Device, read_changes
 from inlay.cli.progress import TerminalProgress
 from inlay.cli.shown import console, errors
@@ -30,9 +33,25 @@ app = typer.Typer(help="Measure all systems on the benchmark data sets.", no_arg
 
 _PERCENT = ("old", "new", "all")
 
+
+class Score(StrEnum):
+    """Which scores of a run are shown."""
+
+    protocol = "protocol"
+    calibrated = "calibrated"
+    released = "released"
+
+    def of(self, record: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Return them; None if this run has none."""
+        found: dict[str, Any] | None = record["metrics" if self is Score.protocol else self.value]
+        return found
+
+
 _Root = Annotated[Path, typer.Option("--data", help="Folder that holds the data sets.", show_default=False)]
 _Out = Annotated[Path, typer.Option(help="Folder of the files of results, one per run.")]
 _Work = Annotated[Path, typer.Option(help="Folder of base stages, runs under way and logs.")]
+_SideBySide = Annotated[int, typer.Option(min=1, help="Runs at the same time.")]
+_DryRun = Annotated[bool, typer.Option("--dry-run", help="List the runs, and write nothing.")]
 _Commit = Annotated[str | None, typer.Option(envvar="COMMIT", help="Commit for the record; by default git's.")]
 
 
@@ -51,12 +70,13 @@ def table1(
     full_length: Annotated[bool, typer.Option("--full-length", help="Train as long as the presets say.")] = False,
     backbone: Annotated[str, typer.Option(help="Network.")] = "resnet18",
     name: Annotated[str | None, typer.Option(help="Label of the runs in place of the one method.")] = None,
-    side_by_side: Annotated[int, typer.Option(min=1, help="Runs at the same time.")] = 1,
+    score: Annotated[Score, typer.Option(help="Scores that are shown; all are written.")] = Score.protocol,
+    side_by_side: _SideBySide = 1,
     out: _Out = Path("benchmarks/results/table1"),
     work: _Work = Path("runs/bench"),
     device: Device = "auto",
     commit: _Commit = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="List the runs, and write nothing.")] = False,
+    dry_run: _DryRun = False,
 ) -> None:
     """Run the paper's Table 1; runs whose results are there are not repeated.
 
@@ -75,7 +95,39 @@ def table1(
         backbone=backbone,
         full_length=full_length,
     )
-    _run_all(PLANS["table1"](choice), Places(data, out, work, device, commit), side_by_side, dry_run)
+    _run_all(table1_runs(choice), Places(data, out, work, device, commit), side_by_side, dry_run, score)
+
+
+@app.command()
+def variants(
+    groups: Annotated[str, typer.Argument(help=f"Tables: some of {','.join(GROUPS)}.", show_default=False)],
+    data: _Root,
+    datasets: Annotated[str, typer.Option(help="Data sets.")] = "cifar10,cifar100",
+    seeds: Annotated[str, typer.Option(help="Seeds of everything random but the split.")] = "0",
+    base: Annotated[str, typer.Option(help="Recipe of the base stage: reference or ours.")] = "reference",
+    changes: Changes = None,
+    backbone: Annotated[str, typer.Option(help="Network.")] = "resnet18",
+    side_by_side: _SideBySide = 1,
+    out: _Out = Path("benchmarks/results/table1"),
+    work: _Work = Path("runs/bench"),
+    device: Device = "auto",
+    commit: _Commit = None,
+    dry_run: _DryRun = False,
+) -> None:
+    """Run systems with something varied: the ladder from ADM to inlay, the parts of ADM, the gates.
+
+    Example: inlay bench variants gates,ablations --data datasets
+    """
+    choice = Choice(
+        methods=None,
+        datasets=_names("--datasets", datasets),
+        seeds=_numbers("--seeds", seeds),
+        base=base,
+        changes=read_changes(changes),
+        backbone=backbone,
+    )
+    runs = variations(choice, _names("GROUPS", groups))
+    _run_all(runs, Places(data, out, work, device, commit), side_by_side, dry_run, Score.protocol)
 
 
 @app.command(hidden=True)
@@ -92,7 +144,7 @@ def run_one(
     measure(Run.from_json(json.loads(run)), places, TerminalProgress(console))
 
 
-def _run_all(runs: Sequence[Run], places: Places, side_by_side: int, dry_run: bool) -> None:
+def _run_all(runs: Sequence[Run], places: Places, side_by_side: int, dry_run: bool, score: Score) -> None:
     """Do the runs that are not done, and show all of them.
 
     Raises:
@@ -113,8 +165,8 @@ def _run_all(runs: Sequence[Run], places: Places, side_by_side: int, dry_run: bo
     jobs = [Job(run.label, _child_command(run, places), places.log(run)) for run in missing]
     endings = run_side_by_side(jobs, side_by_side, lambda ending: _tell(ending, files[ending.job.name]))
     records = [finished_record(run, places.result(run)) for run in runs]
-    done = [(run, record["metrics"]) for run, record in zip(runs, records, strict=True) if record is not None]
-    console.print(_table(done), soft_wrap=False)
+    scored = [(run, score.of(record)) for run, record in zip(runs, records, strict=True) if record is not None]
+    console.print(_table([(run, found) for run, found in scored if found is not None]), soft_wrap=False)
     failed = [ending for ending in endings if ending.failure is not None]
     for ending in failed:
         errors.print(f"{ending.job.name} failed (see {ending.job.log}): {ending.failure}")

@@ -6,6 +6,7 @@ from typing import Any
 from rich.console import Console, JustifyMethod
 from rich.table import Table
 
+from inlay import branches
 from inlay.evaluation import Scores
 from inlay.knowledge import StageRecord
 from inlay.learner import Learner
@@ -58,7 +59,7 @@ def show_knowledge(learner: Learner) -> None:
         table.add_row(str(entry.id), entry.name, str(entry.stage), entry.kind, str(entry.size))
     console.print(table, soft_wrap=False)
     height, width = knowledge.form.size
-    parameters = sum(p.numel() for p in knowledge.network.parameters())
+    parameters = branches.folded_parameters(knowledge.network, knowledge.form.example().to(knowledge.device))
     console.print(
         f"Network {knowledge.backbone or 'of your own'}: {parameters:,} parameters without the head; images "
         f"{width}×{height}, {knowledge.form.channels} channel(s); method {knowledge.settings.method}, seed "

@@ -56,7 +56,9 @@ def _neighbourhood(outputs: StageOutputs) -> Tensor:
 
 
 def _neighbourhood_weight(settings: Settings, progress: float) -> float:
-    filled = progress * settings.training.epochs >= 1 or settings.training.epochs == 1
+    epochs = settings.training.epochs
+    # Divided, as 49 times a 49th is less than 1.
+    filled = epochs <= 1 or progress >= 1 / epochs
     return settings.neighbourhood.weight if filled else 0.0
 
 

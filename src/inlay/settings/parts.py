@@ -84,8 +84,9 @@ class BranchSettings:
 
     Attributes:
         gate: "imm", "aff", "amm" or any other registered gate: a branch beside every chosen layer; "constant": a
-            branch behind a fixed gate; "full": the network itself, without branches; "twin": the network itself with a
-            second last group beside the first (ResTune); "frozen": only the heads.
+            branch behind a fixed gate; "amm-mean", "amm-shuffled": controls of amm; "full": the network itself,
+            without branches; "twin": the network itself with a second last group beside the first (ResTune);
+            "frozen": only the heads.
         absolute_gamma: The gate of AMM reads |gamma| instead of gamma (its argument is about magnitude).
         constant: Value of the constant gate.
         include: Glob patterns of the layers that get a branch, such as "layer2*", or with "full" are trained; empty
