@@ -67,6 +67,7 @@ class BaseSettings:
         contrastive_view: Augmentation of those two views.
         temperature: Temperature of that term.
         projection: Output size of its projection head.
+        rotation: Weight of a term that tells class and quarter turn together, on turned images; 0 leaves it out.
     """
 
     training: TrainingSettings = field(default_factory=TrainingSettings)
@@ -76,6 +77,7 @@ class BaseSettings:
     contrastive_view: str = "strong"
     temperature: float = field(default=0.5, metadata=_POSITIVE)
     projection: int = field(default=128, metadata=_POSITIVE)
+    rotation: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -234,7 +236,8 @@ class ClassifierSettings:
         refit: Fit the joint head anew after the merge, on replayed old and assigned new features.
         refit_new: New classes in the refit: "samples" from their statistics, like the old classes, so that the
             head cannot tell them by being real; "features": the features themselves.
-        refit_per_class: Samples of each class for the refit.
+        refit_per_class: Samples of each class for the refit; several times the number of features, as the head would
+            learn what is by chance in fewer.
         refit_samples: Samples of all classes together at most, shared evenly, so that the cost of the refit grows with
             the number of classes and not with its square.
         refit_decay: Weight decay of the refit.
@@ -247,8 +250,8 @@ class ClassifierSettings:
     heads: Literal["two", "one"] = "two"
     refit: bool = True
     refit_new: Literal["samples", "features"] = "samples"
-    refit_per_class: int = field(default=500, metadata=_POSITIVE)
-    refit_samples: int = field(default=50_000, metadata=_POSITIVE)
+    refit_per_class: int = field(default=3000, metadata=_POSITIVE)
+    refit_samples: int = field(default=200_000, metadata=_POSITIVE)
     refit_decay: float = 1e-4
     drift: bool = True
     drift_residual: bool = True
