@@ -1,4 +1,4 @@
-"""Lives of runs: each goes on with a base stage and two discovery stages, and is killed at its moment.
+"""Lives of runs: each goes on with a base stage and discovery stages, and is killed at its moment.
 
     python resume_child.py FOLDER RUNS
 
@@ -38,7 +38,9 @@ from inlay.engine.batch import Batch
 from inlay.engine.checkpoint import JsonObject
 from inlay.engine.loop import Loop
 from inlay.engine.world import World
+from inlay.methods import method
 from inlay.run_folder import RunFolder
+from inlay.settings import preset as settings_of
 
 BACKBONE = "resnet8"
 IMAGES_PER_CLASS = 32
@@ -81,6 +83,7 @@ class Life(NamedTuple):
         others: What happens to the others of the group then: "killed", as if the machine went down, or "asked" to end
             by SIGTERM, as launchers do.
         images: "arrays" in memory, or files that are "decoded" before the training or "streamed" during it.
+        preset: Preset of the run, the same in all of its lives.
     """
 
     seconds: float = NEVER
@@ -89,6 +92,12 @@ class Life(NamedTuple):
     rank: int = 0
     others: Literal["killed", "asked"] = "killed"
     images: Literal["arrays", "decoded", "streamed"] = "arrays"
+    preset: str = "inlay"
+
+    @property
+    def stages(self) -> int:
+        """Number of stages of the run: none can follow one without a joint head."""
+        return len(CLASSES) if method(settings_of(self.preset).method).joint else 2
 
 
 class Moments:
@@ -168,10 +177,16 @@ def live(folder: Path, life: Life, moments: Moments) -> None:
         learner = Learner.load(folder, device="cpu", checkpoint_seconds=life.seconds)
     else:
         learner = Learner(
-            BACKBONE, settings=SETTINGS, seed=3, device="cpu", run=folder, checkpoint_seconds=life.seconds
+            BACKBONE,
+            preset=life.preset,
+            settings=SETTINGS,
+            seed=3,
+            device="cpu",
+            run=folder,
+            checkpoint_seconds=life.seconds,
         )
     stream = life.images == "streamed"
-    for stage in range(len(learner.stages), len(CLASSES)):
+    for stage in range(len(learner.stages), life.stages):
         moments.stage, moments.step, moments.merged_units = stage, 0, 0
         arrays = ImageSet.from_arrays(*_digits(stage))
         images = arrays if life.images == "arrays" else folder.with_name(FILES) / str(stage)
@@ -260,12 +275,12 @@ def launch(folder: Path, runs: Mapping[str, Sequence[Life]]) -> None:
     assert lives.returncode == 0, errors
 
 
-def differences(wanted: Path, found: Path) -> list[str]:
+def differences(wanted: Path, found: Path, stages: int = len(CLASSES)) -> list[str]:
     """Name what differs between two finished runs, bit by bit, other than the time they took."""
     first, second = RunFolder.open(wanted), RunFolder.open(found)
-    assert first.stage_count == second.stage_count == len(CLASSES)
+    assert first.stage_count == second.stage_count == stages
     different = []
-    for stage in range(len(CLASSES)):
+    for stage in range(stages):
         (tensors, facts), (other_tensors, other_facts) = first.read(stage), second.read(stage)
         assert tensors.keys() == other_tensors.keys()
         different += [f"{stage} {name}" for name in tensors if not torch.equal(tensors[name], other_tensors[name])]

@@ -25,6 +25,7 @@ from inlay.engine.work import Work
 from inlay.engine.world import World
 from inlay.heads import linear
 from inlay.methods import BaseTask, StageTask, adaptive_discovering_and_merging, method, train_base
+from inlay.methods.trunk import starting_network
 from inlay.settings import Settings, TrainingSettings, preset
 from tiny_digits import digits
 
@@ -37,6 +38,10 @@ STAGES: dict[str, tuple[str, dict[str, Any]]] = {
     "paper": ("paper", {"distillation.weight": 1.0, "triplet.mining": "frozen", "triplet.other_view": "second"}),
     "paper, all weights": ("paper", {"branch.gate": "full", "triplet.mining": "hybrid", "training.momentum": 0.5}),
     "paper, aff": ("paper", {"branch.gate": "aff", "distillation.form": "sample", "classifier.heads": "one"}),
+    "frost": ("frost", {"distillation.weight": 1.0}),
+    "ncl": ("ncl", {"neighbourhood.queue": 60, "pairs.threshold": 0.9}),
+    "dtc": ("dtc", {"clustering.refresh": 0.5}),
+    "restune": ("restune", {"ranking.extremes": 4}),
 }
 """Discovery stages by name: preset and changes; together they use every loss."""
 
@@ -99,7 +104,7 @@ def discovery_stage(name: str, changes: Mapping[str, Any]) -> dict[str, Tensor]:
     with torch.no_grad():
         for _ in range(10):
             network(NORMALISE(old.images.double() / 255))
-    network = fold(network.eval(), example)
+    network = starting_network(network.eval().requires_grad_(False), settings.branch, example)
     features = features_of(network, ResidentFeed(old.images), lambda images: NORMALISE(images.double() / 255))
     statistics = class_statistics(features, old.labels, len(OLD), settings.replay.statistics)
     head = linear(features.shape[1], len(OLD), generator(SEED, "old head")).double().requires_grad_(False)
@@ -108,8 +113,10 @@ def discovery_stage(name: str, changes: Mapping[str, Any]) -> dict[str, Tensor]:
     task = StageTask(network, head, statistics, feed, len(NEW), NORMALISE, settings, SEED)
     outcome = adaptive_discovering_and_merging(task, method(settings.method), trained)
     assert trained.steps == 20
-    kept = {**trained.weights, "assignments": outcome.assignments, "joint head": outcome.head.weight}
-    return {**kept, **{f"merged.{key}": tensor for key, tensor in outcome.network.state_dict().items()}}
+    kept = {**trained.weights, "assignments": outcome.assignments}
+    for part, module in (("head", outcome.head), ("merged", outcome.network)):
+        kept |= {f"{part}.{key}": tensor for key, tensor in module.state_dict().items()}
+    return kept
 
 
 def main(out: str) -> None:

@@ -7,6 +7,8 @@ import torch
 from inlay.run_folder import RunFolder
 from resume_child import NEVER, STEPS, Life, differences, launch
 
+WITH_MEMORY = {"ncl": "a queue of features", "dtc": "targets of all images"}
+
 
 def _drawn_lives(draw: random.Random, stage: int, count: int) -> list[Life]:
     """Kills after seeded steps of a stage, one of them half-way through the checkpoint of that step."""
@@ -44,6 +46,26 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     assert len(lives) == 20
     launch(folder, {"undisturbed": [Life()], "killed": [*lives, Life()]})
     return folder / "undisturbed", folder / "killed"
+
+
+@pytest.fixture(scope="module")
+def runs_with_memory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of runs of methods that remember more than weights, undisturbed and killed within the second epoch."""
+    folder = tmp_path_factory.mktemp("memory")
+    moment = "1 step 6"
+    assert STEPS[1] // 3 < 6 < 2 * STEPS[1] // 3
+    launch(
+        folder,
+        {f"{name}-undisturbed": [Life(preset=name)] for name in WITH_MEMORY}
+        | {f"{name}-killed": [Life(0.0, moment, preset=name), Life(preset=name)] for name in WITH_MEMORY},
+    )
+    return folder
+
+
+@pytest.mark.parametrize("name", WITH_MEMORY)
+def test_killed_run_goes_on_with_what_its_method_remembers(runs_with_memory: Path, name: str) -> None:
+    runs = runs_with_memory / f"{name}-undisturbed", runs_with_memory / f"{name}-killed"
+    assert differences(*runs, stages=2) == []
 
 
 def test_killed_run_ends_with_the_same_weights(runs: tuple[Path, Path]) -> None:

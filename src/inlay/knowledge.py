@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -130,7 +131,14 @@ class Knowledge:
     @torch.no_grad()
     def features(self, images: Images) -> Tensor:
         """Return the features of images of the right form, [N, D], on the device of the network."""
-        return features_of(self.network, feed_of(images.pixels, self.device), self.form.prepare)
+        return features_of(self._folded, feed_of(images.pixels, self.device), self.form.prepare)
+
+    @cached_property
+    def _folded(self) -> nn.Module:
+        """The network without batch norms, which is faster; branches that stay are left as they are."""
+        if branches.is_hybrid(self.network):
+            return self.network
+        return branches.fold(self.network, self.form.example().to(self.device))
 
     def to_files(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Return everything as tensors and JSON-ready facts."""

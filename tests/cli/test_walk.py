@@ -68,6 +68,15 @@ def test_info_shows_classes_and_what_is_stored(inlay: Inlay, discovered: Path) -
     assert said.stdout.splitlines()[-1] == str(discovered)
 
 
+def test_info_shows_as_many_parameters_after_the_base_stage_as_after_another(
+    inlay: Inlay, fitting: Story, discovering: Story
+) -> None:
+    merge = library.load(discovering[0]).stages[1].merge
+    assert merge is not None
+    for run, _ in (fitting, discovering):
+        assert f" {merge['parameters_after']:,} parameters without the head" in inlay("info", run).stdout
+
+
 def test_predict_names_class_probability_and_origin(inlay: Inlay, discovered: Path, pictures: Path) -> None:
     said = inlay("predict", discovered, pictures / "test")
     expected = library.load(discovered).predict(pictures / "test")

@@ -209,6 +209,30 @@ def test_the_work_is_told_its_progress() -> None:
     assert told == [0.0, 0.0, 0.25, 0.5, 0.75]  # once for the names of the losses, and in every step
 
 
+class Beginning(Point):
+    """Notes what happens."""
+
+    def __init__(self, notes: list[str]) -> None:
+        super().__init__()
+        self._notes = notes
+
+    def begin_epoch(self, epoch: int) -> None:
+        self._notes.append(f"epoch {epoch}")
+
+    def forward(self, batch: Batch) -> dict[str, Tensor]:
+        self._notes.append("step")
+        return super().forward(batch)
+
+
+@pytest.mark.parametrize("stops", [[], [3], [2], [1, 4], [1, 2, 3, 4, 5], [6], [3, 3]], ids=str)
+def test_an_epoch_begins_once_before_its_first_step_also_after_stops(stops: list[int], tmp_path: Path) -> None:
+    notes: list[str] = []
+    settings, keeping = TrainingSettings(epochs=3, batch=4), Keeping(tmp_path / "kept.safetensors", seconds=0)
+    for last in [*stops, None]:
+        Loop("a test", Beginning(notes), settings, ResidentFeed(_images(8)), 0, keeping=keeping, last_step=last).run()
+    assert notes == ["epoch 0", "step", "step", "epoch 1", "step", "step", "epoch 2", "step", "step"]
+
+
 def test_randomness_is_a_function_of_seed_and_step() -> None:
     def draws(seed: int) -> list[tuple[list[int], int]]:
         batches = _batches(_loop(8, TrainingSettings(epochs=2, batch=4), seed))

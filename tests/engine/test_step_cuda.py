@@ -25,6 +25,7 @@ pytestmark = [
 ]
 
 STEPS = 10
+EPOCHS = 20
 # At larger rates ten steps of an untrained network magnify rounding a thousandfold.
 _CALM_RATE = 0.002
 # Compiled sums are taken in another order; a step too many or without momentum differs by tens of percents.
@@ -71,7 +72,9 @@ def _base() -> Case:
 
 
 def _stage(name: str, changes: dict[str, float]) -> Case:
-    task = on_device(tiny_task(quick(name, {"training.precision": "float32", **changes})), DEVICE)
+    task = on_device(
+        tiny_task(quick(name, {"training.precision": "float32", "training.epochs": EPOCHS, **changes})), DEVICE
+    )
     companions = neighbours_as_companions(task)
     return Case(discovery_work(task), task.feed, batch_of(task), task.settings.training, companions)
 
@@ -81,6 +84,10 @@ CASES: dict[str, Callable[[], Case]] = {
     "inlay": lambda: _stage("inlay", {}),
     "paper": lambda: _stage("paper", {}),
     "inlay with partners": lambda: _stage("inlay", PARTNERS),
+    "frost": lambda: _stage("frost", {}),
+    "ncl": lambda: _stage("ncl", {"neighbourhood.queue": 60}),
+    "dtc": lambda: _stage("dtc", {}),
+    "restune": lambda: _stage("restune", {}),
 }
 
 
@@ -90,7 +97,7 @@ def _weights(work: Work) -> Tensor:
 
 def _trained(name: str, pace: Pace, last_step: int = STEPS, keeping: Keeping | None = None) -> WatchedLoop:
     case = CASES[name]()
-    settings = replace(case.settings, pace=pace, epochs=20, learning_rate=_CALM_RATE)
+    settings = replace(case.settings, pace=pace, epochs=EPOCHS, learning_rate=_CALM_RATE)
     keeping = keeping or Keeping()
     loop = WatchedLoop(
         name, case.work, settings, case.feed, SEED, case.companions, keeping=keeping, last_step=last_step

@@ -54,7 +54,7 @@ def test_more_largest_features_than_there_are_pair_everything() -> None:
     torch.testing.assert_close(baseline_terms.PAIRS.loss(outputs), expected)
 
 
-@pytest.mark.parametrize("threshold", [0.95, 0.99])
+@pytest.mark.parametrize("threshold", [0.8, 0.9])
 def test_cosine_pairs_are_those_above_the_threshold(threshold: float) -> None:
     _, model, outputs = stage("ncl", {"pairs.threshold": threshold})
     pairs = cosine_pairs(outputs.first, threshold)
@@ -191,8 +191,6 @@ def reached(module: nn.Module) -> bool:
 )
 def test_what_each_term_trains_in_a_twin_network(term: Term, expected: set[str]) -> None:
     _, model, outputs = stage("restune")
-    # Where all is as it was, softened distillation has no gradient yet.
-    outputs.first.retain_grad()
     torch.autograd.backward([term.loss(outputs)])
     trunk = model.trunk
     assert isinstance(trunk, TwinNetwork) and model.novel_head is not None

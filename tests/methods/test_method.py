@@ -154,3 +154,11 @@ def test_methods_are_found_by_name() -> None:
 def test_an_unknown_method_is_refused() -> None:
     with pytest.raises(InlayError, match=f"^There is no method 'uno'; choose one of: {', '.join(NAMES)}.$"):
         method("uno")
+
+
+@pytest.mark.parametrize(("setting", "value"), [("heads", "one"), ("refit", True), ("drift", True)])
+def test_what_needs_a_joint_head_is_refused_without_one(setting: str, value: object) -> None:
+    settings = preset("dtc")
+    method("dtc").check(settings)
+    with pytest.raises(InlayError, match=f"no joint head, so set classifier.{setting}="):
+        method("dtc").check(settings.changed({f"classifier.{setting}": value}))

@@ -29,6 +29,8 @@ def traced_and_eager(work: Work, batch: Batch) -> None:
         torch.testing.assert_close(found[name], loss, rtol=1e-5, atol=1e-6)
     for losses in (found, wanted):
         torch.autograd.backward([torch.stack(list(losses.values())).sum()])
+    for name, buffer in eager.named_buffers():
+        torch.testing.assert_close(work.get_buffer(name), buffer, rtol=1e-5, atol=1e-6)
     moved = 0
     for name, parameter in eager.named_parameters():
         torch.testing.assert_close(work.get_parameter(name).grad, parameter.grad, rtol=1e-3, atol=1e-5)
@@ -36,12 +38,18 @@ def traced_and_eager(work: Work, batch: Batch) -> None:
     assert moved > 0
 
 
-@pytest.mark.parametrize(
-    ("name", "changes"), [("inlay", {"assignment.information": 1.0, "assignment.partner_share": 0.3}), ("paper", {})]
-)
-def test_a_discovery_stage_is_one_graph(name: str, changes: dict[str, float]) -> None:
-    task = tiny_task(quick(name, changes))
-    traced_and_eager(discovery_work(task), batch_of(task))
+CHANGES: dict[str, dict[str, float]] = {
+    "inlay": {"assignment.information": 1.0, "assignment.partner_share": 0.3},
+    "ncl": {"neighbourhood.queue": 40},
+}
+
+
+@pytest.mark.parametrize("name", ["inlay", "paper", "frost", "autonovel", "ncl", "dtc", "restune"])
+def test_a_discovery_stage_is_one_graph(name: str) -> None:
+    task = tiny_task(quick(name, CHANGES.get(name)))
+    work = discovery_work(task)
+    work.begin_epoch(0)
+    traced_and_eager(work, batch_of(task))
 
 
 def test_a_base_stage_is_one_graph() -> None:

@@ -87,13 +87,10 @@ def metrics_of(scores: Scores) -> dict[str, object]:
 
 def sizes_of(known: Knowledge) -> dict[str, int]:
     """Count the parameters of the folded network and its head, and the bytes kept of all classes together."""
-    network = known.network
-    # Where norms were trained they count as folded, so that systems compare; branches that stay count in full.
-    if not branches.is_hybrid(network):
-        network = branches.fold(network, known.form.example().to(known.device))
+    network = branches.folded_parameters(known.network, known.form.example().to(known.device))
     kept = known.statistics.tensors().values()
     return {
-        "parameters": branches.count_parameters(network) + branches.count_parameters(known.head),
+        "parameters": network + branches.count_parameters(known.head),
         "stored_bytes": sum(tensor.numel() * tensor.element_size() for tensor in kept),
     }
 

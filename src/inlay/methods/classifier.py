@@ -73,7 +73,7 @@ def settle_heads_side_by_side(
         old_head, old = padded_head(old_head), _padded(old)
     new = class_statistics(features, assignments, task.classes, task.settings.replay.statistics, allow_empty=True)
     replayed, _ = old.sample(_SAMPLES_FOR_SCALE, generator(task.seed, "head scale", device=task.device))
-    scales = measure_scale(old_head(replayed)), measure_scale(novel(features))
+    scales = measure_scale(old_head(replayed.to(features.dtype))), measure_scale(novel(features))
     return ConcatenatedHead(old_head, novel, *scales), old.joined(new), assignments
 
 

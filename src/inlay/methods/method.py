@@ -80,8 +80,11 @@ class Method:
                 )
         if self.terms and not weighted:
             raise InlayError(f"No loss of the method {self.name!r} has a weight; set at least one of them.")
-        if not self.joint and settings.classifier.heads == "one":
-            raise InlayError(f"The method {self.name!r} has no joint head, so set classifier.heads=two.")
+        if not self.joint:
+            wrong = {"heads=two": settings.classifier.heads == "one", "refit=false": settings.classifier.refit}
+            wrong["drift=false"] = settings.classifier.drift
+            for right in (right for right, is_wrong in wrong.items() if is_wrong):
+                raise InlayError(f"The method {self.name!r} has no joint head, so set classifier.{right}.")
 
 
 def linear_novel_head(task: StageTask) -> nn.Linear:

@@ -23,7 +23,7 @@ class StageTask:
 
     Attributes:
         network: Network of the stage before, frozen, from images to features [B, D]: the teacher, and where training
-            starts. It is folded, unless the stage trains the network itself (`branch.gate=full`).
+            starts. It is folded, unless the stage trains the network itself (`branch.gate` full or twin).
         head: Joint head over the O classes known so far.
         statistics: Statistics of the features of these classes.
         feed: Brings the N unlabelled images to the device of the network.
