@@ -35,15 +35,15 @@ from tiny_runs import (
 def test_ids_never_move() -> None:
     learner = quick_learner()
     learner.fit(digits(BASE))
-    base = learner.classes.to_json()
+    base = list(learner.classes)
     learner.discover(digits(FIRST), classes=2)
-    first = learner.classes.to_json()
+    first = list(learner.classes)
     learner.discover(digits(SECOND), classes=2)
-    second = learner.classes.to_json()
+    second = list(learner.classes)
     assert first[: len(base)] == base and second[: len(first)] == first
-    assert [entry["id"] for entry in second] == list(range(7))
-    assert [entry["name"] for entry in second] == [*BASE, "new-1.1", "new-1.2", "new-2.1", "new-2.2"]
-    assert [entry["kind"] for entry in second] == ["labelled"] * 3 + ["discovered"] * 4
+    assert [entry.id for entry in second] == list(range(7))
+    assert [entry.name for entry in second] == [*BASE, "new-1.1", "new-1.2", "new-2.1", "new-2.2"]
+    assert [entry.kind for entry in second] == ["labelled"] * 3 + ["discovered"] * 4
 
 
 def test_predictions_are_those_of_the_joint_head() -> None:

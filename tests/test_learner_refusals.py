@@ -94,7 +94,7 @@ def test_discover_refuses_settings_that_the_run_or_the_method_cannot_follow(tmp_
     settings = learner.settings
     for changes, sentence in (
         ({"triplet.weight": 1.0}, "The method 'inlay' has no triplet term, so set its weight to 0"),
-        ({"method": "frost"}, "There is no method 'frost'"),
+        ({"method": "thaw"}, "There is no method 'thaw'"),
         ({"first_view": "sideways"}, "There is no augmentation 'sideways'"),
         ({"replay.statistics": "shared"}, r"keeps 'full' statistics .* set replay\.statistics=full"),
     ):

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from inlay import branches
+from inlay.decisions import Reject, apply
 from inlay.engine.loop import Loop
 from inlay.errors import TrainingDivergedError
 from inlay.knowledge import Knowledge
@@ -246,3 +247,15 @@ def test_a_module_of_the_users_is_copied() -> None:
     knowledge = learn_base(digits(BASE), module, quick(), SEED, Workshop())
     assert knowledge.backbone is None and knowledge.head.in_features == 6
     assert all(torch.equal(before[name], tensor) for name, tensor in module.state_dict().items())
+
+
+@pytest.mark.parametrize("name", ["inlay", "paper"])
+def test_a_retired_class_stays_closed_after_the_next_stage(name: str) -> None:
+    settings = quick(name)
+    first = run(settings, 1).knowledge[-1]
+    rejected = apply(first, Reject(3))
+    second = learn_stage(rejected, digits(STAGES[1]).without_labels(), 2, settings, Workshop())
+    assert isinstance(second.head, nn.Linear)
+    others = [index for index in range(len(second.registry)) if index != 3]
+    assert second.head.bias[3] < second.head.bias[others].min() - 500
+    assert 3 not in second.logits(digits([*BASE, *STAGES[0], *STAGES[1]])).argmax(dim=1).tolist()

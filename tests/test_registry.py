@@ -1,10 +1,13 @@
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from inlay.errors import InlayError
-from inlay.registry import ClassEntry, ClassRegistry
+from inlay.registry import Change, ClassEntry, ClassRegistry, Event, Medoid
 
 
 def two_stages() -> ClassRegistry:
@@ -117,33 +120,240 @@ def test_json_round_trip() -> None:
     assert restored.names[-1] == "new-2.1"
 
 
-def entry(**changes: object) -> dict[str, object]:
-    return {"id": 0, "name": "cat", "stage": 0, "size": None, "kind": "labelled"} | changes
+def sized() -> ClassRegistry:
+    """Two labelled classes and, from stage 1, three discovered ones of 10, 20 and 30 images."""
+    registry = ClassRegistry()
+    registry.add(["cat", "dog"], stage=0, kind="labelled", sizes=[5, 6])
+    registry.add(3, stage=1, kind="discovered", sizes=[10, 20, 30])
+    return registry
+
+
+def statuses(registry: ClassRegistry) -> list[str]:
+    return [entry.status for entry in registry]
+
+
+def test_a_merge_moves_images_and_is_followed() -> None:
+    registry = sized()
+    registry.merge([3, 2, 3], into=2, when="today")
+    registry.merge([2], into=0)
+    assert statuses(registry) == ["active", "active", "merged into 0", "merged into 2", "active"]
+    assert [registry.resolve(id) for id in range(5)] == [0, 1, 0, 0, 4]
+    assert [entry.size for entry in registry] == [5 + 10 + 20, 6, 10 + 20, 20, 30]
+    assert [entry.id for entry in registry.active()] == [0, 1, 4]
+    assert [entry.id for entry in registry.retired()] == [2, 3]
+    first = Event(1, "merge", "today", (Change(3, "status", "active", "merged into 2"), Change(2, "size", 10, 30)))
+    assert registry.history[0] == first and registry.history_of(3) == (first,)
+    assert registry.history_of(2) == registry.history and registry.history_of(4) == ()
+
+
+def test_an_unknown_size_makes_the_sum_unknown_and_undo_brings_it_back() -> None:
+    registry = two_stages()
+    registry.merge([2], into=0)
+    assert [entry.size for entry in registry] == [None, 6, None, None, None]
+    registry.undo()
+    assert [entry.size for entry in registry] == [5, 6, None, None, None]
+
+
+def test_parts_of_a_split_come_last_and_belong_to_the_stage_of_the_whole() -> None:
+    registry = sized()
+    registry.add(1, stage=2, kind="discovered")
+    assert registry.split(3, 2, sizes=[4, 16]) == (6, 7)
+    assert registry.split(2, ["new-1.1", "wolf"]) == (8, 9)
+    assert statuses(registry)[2:4] == ["split into 8, 9", "split into 6, 7"]
+    expected = (
+        ClassEntry(6, "new-1.2.1", 1, 4, "discovered"),
+        ClassEntry(7, "new-1.2.2", 1, 16, "discovered"),
+        ClassEntry(8, "new-1.1", 1, None, "discovered"),
+        ClassEntry(9, "wolf", 1, None, "discovered"),
+    )
+    assert tuple(registry)[6:] == expected and registry.of_stage(1)[-4:] == expected
+    assert registry.id_of("new-1.1") == 8 and registry.resolve(3) is None
+    assert ClassRegistry.from_json(json.loads(json.dumps(registry.to_json()))) == registry
+
+
+def test_parts_of_a_class_with_the_longest_name_have_good_names() -> None:
+    registry = sized()
+    registry.rename(2, "x" * 100)
+    parts = registry.split(2, 2)
+    assert [registry.names[id] for id in parts] == ["x" * 90 + ".1", "x" * 90 + ".2"]
+
+
+def test_undo_of_a_split_withdraws_the_parts_and_never_gives_their_ids_again() -> None:
+    registry = sized()
+    registry.split(2, 2)
+    registry.undo(when="now")
+    assert statuses(registry) == [*["active"] * 5, "withdrawn", "withdrawn"]
+    assert registry.split(3, 2) == (7, 8)
+    registry.add(1, stage=2, kind="discovered")
+    assert registry.names[-1] == "new-2.1" and len(registry) == 10
+    assert [event.what for event in registry.history] == ["split", "undo", "split"]
+    assert registry.history[1].when == "now" and registry.resolve(5) is None
+
+
+def test_undo_walks_back_to_the_beginning() -> None:
+    registry = sized()
+    registry.rename(2, "fox")
+    registry.reject(4)
+    registry.merge([3], into=2)
+    assert [registry.undo().what for _ in range(3)] == ["merge", "reject", "rename"]
+    assert list(registry) == list(sized())
+    with pytest.raises(InlayError, match="There is no decision to undo; rename, merge, split or reject a class first"):
+        registry.undo()
+    registry.rename(2, "wolf")
+    assert registry.undo().what == "rename" and registry.names[2] == "new-1.1"
+
+
+def test_undo_stops_where_a_later_stage_was_built_on_the_decision() -> None:
+    registry = sized()
+    registry.rename(2, "fox")
+    registry.add(1, stage=2, kind="discovered")
+    with pytest.raises(InlayError, match="before stage 2 was learned; roll the run back to stage 1 to undo it"):
+        registry.undo()
+    assert registry.names[2] == "fox"
+
+
+def test_undo_never_gives_two_classes_one_name() -> None:
+    registry = sized()
+    registry.rename(2, "fox")
+    registry.add(["new-1.1"], stage=1, kind="labelled")
+    with pytest.raises(InlayError, match=r"another class was called 'new-1\.1' since; give that one another name"):
+        registry.undo()
+    assert registry.names[2] == "fox" and len(registry.history) == 1
+
+
+def test_the_name_of_a_retired_class_is_free() -> None:
+    registry = sized()
+    registry.merge([3], into=2)
+    registry.rename(2, "new-1.2")
+    assert registry.id_of("new-1.2") == 2
+    registry.reject(2)
+    with pytest.raises(InlayError, match=r"no class named 'new-1\.2'; write one of: cat, dog, new-1\.3"):
+        registry.id_of("new-1.2")
+
+
+def test_notes_and_medoids_are_kept_and_are_no_events() -> None:
+    registry = sized()
+    registry.annotate(2, note="blurred\nmostly", medoids=[Medoid("a/b.png", "12ab")])
+    registry.annotate(2, note="blurred")
+    assert tuple(registry)[2] == ClassEntry(
+        2, "new-1.1", 1, 10, "discovered", "active", "blurred", (Medoid("a/b.png", "12ab"),)
+    )
+    assert registry.history == ()
+    assert ClassRegistry.from_json(json.loads(json.dumps(registry.to_json()))) == registry
+
+
+RETIRED = "is rejected; write the id of an active class."
+LABELLED = "came with labels and cannot be {}; write the id of a discovered class."
 
 
 @pytest.mark.parametrize(
-    ("data", "reason"),
+    ("step", "sentence"),
     [
-        ({"classes": []}, "it is not a list of classes"),
-        (["cat"], "class 0 does not have exactly the keys id, kind, name, size, stage"),
-        ([entry(colour="red")], "class 0 does not have exactly the keys"),
-        ([{"id": 0, "name": "cat", "stage": 0, "size": None}], "class 0 does not have exactly the keys"),
-        ([entry(id=1)], "the id of class 0 is 1"),
-        ([entry(id=False)], "the id of class 0 is False"),
-        ([entry(), entry(name="dog")], "the id of class 1 is 0"),
-        ([entry(name=3)], "class 0 has a wrong name or kind"),
-        ([entry(kind="guessed")], "class 0 has a wrong name or kind"),
-        ([entry(stage="0")], "class 0 has a wrong stage or size"),
-        ([entry(stage=-1)], "class 0 has a wrong stage or size"),
-        ([entry(size=-5)], "class 0 has a wrong stage or size"),
-        ([entry(size=1.5)], "class 0 has a wrong stage or size"),
-        ([entry(), entry(id=1)], "class 1 has an empty name or the name of another class"),
-        ([entry(name="")], "class 0 has an empty name"),
-        ([entry(stage=1), entry(id=1, name="dog")], "class 1 belongs to an earlier stage"),
+        (
+            lambda r: r.merge([0], 2),
+            "Class 0 (cat) " + LABELLED.format("merged into another"),
+        ),
+        (
+            lambda r: r.merge([0], 1),
+            "Class 0 (cat) " + LABELLED.format("merged into another"),
+        ),
+        (lambda r: r.reject(1), "Class 1 (dog) " + LABELLED.format("rejected")),
+        (lambda r: r.split(1, 2), "Class 1 (dog) " + LABELLED.format("split")),
+        (lambda r: r.merge([2], 4), f"Class 4 (new-1.3) {RETIRED}"),
+        (lambda r: r.merge([4], 2), f"Class 4 (new-1.3) {RETIRED}"),
+        (lambda r: r.merge([2], 2), "A merge needs another class than 2; write the ids of those that it takes over."),
+        (lambda r: r.merge([], 2), "A merge needs another class than 2; write the ids of those that it takes over."),
+        (lambda r: r.reject(4), f"Class 4 (new-1.3) {RETIRED}"),
+        (lambda r: r.rename(4, "fox"), f"Class 4 (new-1.3) {RETIRED}"),
+        (lambda r: r.split(4, 2), f"Class 4 (new-1.3) {RETIRED}"),
+        (lambda r: r.split(2, 1), "A split of class 2 needs at least two parts; write 2 or more."),
+        (lambda r: r.split(2, ["fox"]), "A split of class 2 needs at least two parts; write 2 or more."),
+        (lambda r: r.split(2, ["a", "a"]), "The class name 'a' is already taken; write a name used only once."),
+        (lambda r: r.split(2, ["a", "cat"]), "The class name 'cat' is already taken; write a name used only once."),
+        (lambda r: r.merge([2, 9], 3), "There is no class with id 9; write an id from 0 to 4."),
+        (lambda r: r.resolve(-1), "There is no class with id -1; write an id from 0 to 4."),
+        (lambda r: r.history_of(5), "There is no class with id 5; write an id from 0 to 4."),
+        (lambda r: r.annotate(5, note=""), "There is no class with id 5; write an id from 0 to 4."),
+        (lambda r: r.rename(2, "a\nb"), "The class name 'a\\nb' has control characters; write plain text."),
     ],
 )
-def test_damaged_json_is_refused(data: object, reason: str) -> None:
+def test_illegal_steps_change_nothing(step: Callable[[ClassRegistry], object], sentence: str) -> None:
+    registry, before = sized(), sized()
+    for each in (registry, before):
+        each.reject(4)
     with pytest.raises(InlayError) as caught:
-        ClassRegistry.from_json(data)
-    assert str(caught.value).startswith(f"The class registry was damaged or edited by hand ({reason}")
-    assert str(caught.value).endswith("; put back the file that inlay wrote.")
+        step(registry)
+    assert str(caught.value) == sentence
+    assert registry == before
+
+
+def test_sizes_of_parts_must_fit() -> None:
+    registry = sized()
+    with pytest.raises(ValueError, match="sizes must hold 2"):
+        registry.split(2, 2, sizes=[1])
+    assert registry == sized()
+
+
+class Walk:
+    """Random steps on a registry, beside all that was known before each."""
+
+    def __init__(self, data: st.DataObject) -> None:
+        self.registry = sized()
+        self.before: list[list[ClassEntry]] = []
+        self._data = data
+
+    def step(self) -> None:
+        found = [entry.id for entry in self.registry.active() if entry.kind == "discovered"]
+        steps: list[Callable[[list[int]], object]] = [self._rename]
+        if self.before:
+            steps.append(self._undo)
+        if found:
+            steps += [self._merge, self._split, self._reject]
+        chosen = self._data.draw(st.sampled_from(steps))
+        if chosen != self._undo:
+            self.before.append(list(self.registry))
+        chosen(found)
+
+    def _rename(self, found: list[int]) -> None:
+        id = self._data.draw(st.sampled_from([entry.id for entry in self.registry.active()]))
+        # Names of retired classes are used again on purpose.
+        taken = {entry.name for entry in self.registry.active()}
+        free = sorted({*self.registry.names, f"class {len(self.registry.history)}"} - taken)
+        self.registry.rename(id, self._data.draw(st.sampled_from(free)))
+
+    def _merge(self, found: list[int]) -> None:
+        ids = self._data.draw(st.lists(st.sampled_from(found), min_size=1, max_size=3))
+        others = [entry.id for entry in self.registry.active() if entry.id not in ids]
+        self.registry.merge(ids, self._data.draw(st.sampled_from(others)))
+
+    def _split(self, found: list[int]) -> None:
+        self.registry.split(self._data.draw(st.sampled_from(found)), self._data.draw(st.integers(2, 3)))
+
+    def _reject(self, found: list[int]) -> None:
+        self.registry.reject(self._data.draw(st.sampled_from(found)))
+
+    def _undo(self, found: list[int]) -> None:
+        self.registry.undo()
+        restored = self.before.pop()
+        assert list(self.registry)[: len(restored)] == restored
+        assert all(entry.status == "withdrawn" for entry in list(self.registry)[len(restored) :])
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data(), steps=st.integers(1, 12))
+def test_random_steps_keep_the_registry_whole(data: st.DataObject, steps: int) -> None:
+    walk, ever = Walk(data), 0
+    for _ in range(steps):
+        walk.step()
+        registry = walk.registry
+        assert [entry.id for entry in registry] == list(range(len(registry))) and len(registry) >= ever
+        ever = len(registry)
+        names = [entry.name for entry in registry.active()]
+        assert len(set(names)) == len(names) and {"labelled"} == {entry.kind for entry in list(registry)[:2]}
+        assert all(entry.is_active for entry in list(registry)[:2])
+        active = {entry.id for entry in registry.active()}
+        assert {registry.resolve(entry.id) for entry in registry} - {None} == active
+        assert ClassRegistry.from_json(json.loads(json.dumps(registry.to_json()))) == registry
+    for _ in range(len(walk.before)):
+        walk.registry.undo()
+    assert list(walk.registry)[:5] == list(sized())

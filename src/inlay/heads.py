@@ -119,23 +119,24 @@ def projector(inputs: int, outputs: int, generator: torch.Generator) -> nn.Seque
     return nn.Sequential(linear(inputs, inputs, generator), nn.ReLU(), linear(inputs, outputs, generator))
 
 
-def grow(head: nn.Linear, classes: int, generator: torch.Generator) -> nn.Linear:
+def grow(head: nn.Linear, classes: int, generator: torch.Generator, present: Tensor | None = None) -> nn.Linear:
     """Return a copy of a joint head with more outputs.
 
     Old rows are kept. New rows are random and each new bias is the smallest old one minus 1, so that new
     outputs do not win before they are trained.
 
     Args:
-        head: Joint head over the old classes.
+        head: Joint head over the O old classes.
         classes: Number of outputs to add.
         generator: Source of the new rows.
+        present: Classes that can be predicted, bool [O], whose biases count; None counts all.
     """
     old = head.out_features
     wider = linear(head.in_features, old + classes, generator).to(head.weight)
     with torch.no_grad():
         wider.weight[:old] = head.weight
         wider.bias[:old] = head.bias
-        wider.bias[old:] = head.bias.min() - 1
+        wider.bias[old:] = (head.bias if present is None else head.bias[present]).min() - 1
     return wider
 
 

@@ -1,5 +1,7 @@
 """The stages that a learner has finished, in memory and in its run folder."""
 
+import os
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -8,15 +10,19 @@ from typing import Literal
 import torch
 from torch import nn
 
+from inlay.engine.checkpoint import sync_folder, writing
+from inlay.engine.world import World
 from inlay.errors import InlayError
 from inlay.evaluation.truths import StageTruths
 from inlay.knowledge import Knowledge, StageRecord
 from inlay.run_folder import RunFolder
 from inlay.saving import save_run
 
-__all__ = ["History"]
+__all__ = ["History", "drop_stages"]
 
 _CHECKPOINT = "training.safetensors"
+_MATCHING = "matching"
+_DROPPED = "dropped"
 
 
 class History:
@@ -110,8 +116,9 @@ class History:
             identity_at: Identity that the stage asked for would have as the stage with a given number.
 
         Raises:
-            InlayError: If the run folder has other stages after the present one.
+            InlayError: If the run folder has other stages than the present ones.
         """
+        self._check_unchanged()
         for record in self.records[1:]:
             if record.identity == identity_at(record.index):
                 return record.index
@@ -136,6 +143,36 @@ class History:
             self.knowledge = Knowledge.from_files(*self._run.read(index), self._device, self._backbone)
             self.records.append(self.knowledge.record)
         return self.records[index]
+
+    def rollback(self, to: int) -> tuple[StageRecord, ...]:
+        """Go back to an earlier stage; a run folder keeps the run as it was under `dropped`.
+
+        Args:
+            to: Number of the stage, which becomes the latest one.
+
+        Returns:
+            The stages that were dropped; empty if it is the latest one already.
+
+        Raises:
+            InlayError: If there is no such stage, it is damaged, or the folder cannot be written.
+        """
+        run = self._run
+        with self.locked():
+            count = len(self._unsaved) if run is None else run.stage_count
+            if count == 0:
+                raise InlayError("Nothing was learned yet, so there is no stage to go back to; call fit first.")
+            if not 0 <= to < count:
+                raise InlayError(f"There is no stage {to} to go back to; write a number from 0 to {count - 1}.")
+            if run is None:
+                kept, records = self._unsaved[to], [knowledge.record for knowledge in self._unsaved]
+            else:
+                # Read before anything is dropped, as it may be damaged.
+                kept = Knowledge.from_files(*run.read(to), self._device, self._backbone)
+                records = [StageRecord.from_json(run.read_facts(index)["stage"]) for index in range(count)]
+            if to < count - 1:
+                self._drop_after(to)
+        self.knowledge, self.records = kept, records[: to + 1]
+        return tuple(records[to + 1 :])
 
     def save(self, path: Path) -> None:
         """Write all stages to a folder, or those that it lacks.
@@ -180,6 +217,24 @@ class History:
         if run is not None:
             run.clear_progress()
 
+    def _check_unchanged(self) -> None:
+        """Refuse to go on from stages that another process has dropped since they were loaded."""
+        if self._run is None:
+            return
+        latest = self.records[-1]
+        there = self._run.stage_count > latest.index
+        if not there or self._run.read_facts(latest.index)["stage"]["identity"] != latest.identity:
+            raise InlayError(f"{self._run.path} was rolled back by another process; load it anew.")
+
+    def _drop_after(self, to: int) -> None:
+        if self._run is None:
+            truths = self.truths.upto(to)
+            self._unsaved, self.truths = self._unsaved[: to + 1], StageTruths()
+            self.truths.add(truths)
+        else:
+            drop_stages(self._run, to)
+            self._keep_in(self._run)
+
     def _present(self) -> RunFolder | None:
         if self._run is None and self._target is not None and RunFolder.exists(self._target):
             return RunFolder.open(self._target)
@@ -187,3 +242,46 @@ class History:
 
     def _keep_in(self, run: RunFolder) -> None:
         self._run, self.truths = run, StageTruths(run)
+
+
+def drop_stages(run: RunFolder, to: int) -> None:
+    """Drop the stages of a run after one, and their matchings; the run as it was is kept under `dropped`.
+
+    A run killed at any moment is found with all of its stages or with those that are to stay.
+
+    Args:
+        run: The run.
+        to: Number of the last stage to keep.
+
+    Raises:
+        InlayError: If the folder cannot be written or another process is writing.
+    """
+    with run.lock():
+        World.current().by_main(lambda: _set_aside(run.path))
+        # Before the stages: what a stopped stage had kept would be taken up by another one of the same number.
+        run.clear_progress()
+        matchings = [truth.to_json() for truth in StageTruths(run).upto(to).values()]
+        run.truncate(to + 1, {} if run.read_extra(_MATCHING) is None else {_MATCHING: matchings})
+
+
+def _set_aside(run: Path) -> None:
+    """Keep a run as it is now, as a run of its own within its folder."""
+    folder = run / _DROPPED
+    unfinished = folder / ".unfinished"
+    with writing(folder):
+        folder.mkdir(exist_ok=True)
+        if unfinished.exists():
+            shutil.rmtree(unfinished)
+        others = shutil.ignore_patterns(_DROPPED, ".lock", ".*.tmp")
+        shutil.copytree(run, unfinished, symlinks=True, ignore=others, copy_function=_link)
+        numbers = [int(entry.name) for entry in folder.iterdir() if entry.name.isdecimal()]
+        os.rename(unfinished, folder / f"{max(numbers, default=0) + 1:03d}")
+        sync_folder(folder)
+
+
+def _link(source: str, target: str) -> None:
+    try:
+        # No file of a run is ever written in place, so two runs may share one.
+        os.link(source, target, follow_symlinks=False)
+    except OSError:  # a file system without links
+        shutil.copy2(source, target, follow_symlinks=False)

@@ -7,7 +7,8 @@ from typing import Any, Self
 import torch
 from torch import nn
 
-from inlay import backbones, branches
+from inlay import backbones, branches, pipeline
+from inlay.data.arrays import is_array
 from inlay.data.images import Images
 from inlay.data.listing import Split
 from inlay.engine.device import find_device
@@ -15,18 +16,10 @@ from inlay.engine.progress import Progress, QuietProgress
 from inlay.engine.world import World
 from inlay.errors import InlayError
 from inlay.evaluation import Scores
+from inlay.export import ExportFormat, Pixels, export
 from inlay.history import History
 from inlay.knowledge import Knowledge, StageRecord
 from inlay.methods import check_settings
-from inlay.pipeline import (
-    Workshop,
-    base_identity,
-    check_base,
-    check_unlabelled,
-    learn_base,
-    learn_stage,
-    stage_identity,
-)
 from inlay.prediction import Prediction
 from inlay.reading import read_images
 from inlay.registry import ClassRegistry
@@ -36,7 +29,7 @@ from inlay.settings import Settings
 from inlay.settings import preset as settings_of
 from inlay.trial import rehearse_base, rehearse_stage
 
-__all__ = ["Learner"]
+__all__ = ["Learner", "as_batch"]
 
 
 class Learner:
@@ -77,12 +70,11 @@ class Learner:
         if isinstance(backbone, str):
             # Built only to refuse a wrong name at once; a generator of its own leaves torch's global one alone.
             backbones.build(backbone, generator=torch.Generator())
-        self.settings = _settings(preset, settings)
+        self.settings = settings if isinstance(settings, Settings) else settings_of(preset).changed(settings or {})
         check_settings(self.settings)
         self.seed = seed
         self.device = find_device(device)
-        quiet = progress is None or not World.current().is_main
-        self.progress: Progress = QuietProgress() if quiet or progress is None else progress
+        self.progress: Progress = progress if progress is not None and World.current().is_main else QuietProgress()
         self._backbone = backbone
         self._size = size
         self._checkpoint_seconds = checkpoint_seconds
@@ -127,12 +119,12 @@ class Learner:
             InlayError: If the images are not fit for it, or the learner was fitted before.
         """
         images = self._base_images(base, skip_bad, stream)
-        if self._history.has_base(base_identity(images, self._backbone, self.settings, self.seed)):
+        if self._history.has_base(pipeline.base_identity(images, self._backbone, self.settings, self.seed)):
             self.progress.note("The base stage is finished already; nothing was done.")
             return self._history.take_over(0)
         self._history.begin()
         with self._history.locked():
-            return self._accept(learn_base(images, self._backbone, self.settings, self.seed, self._workshop()))
+            return self._accept(pipeline.learn_base(images, self._backbone, self.settings, self.seed, self._workshop()))
 
     def discover(
         self, unlabelled: Any, classes: int, *, skip_bad: bool = False, stream: bool | None = None
@@ -154,7 +146,7 @@ class Learner:
             if done is not None:
                 self.progress.note(f"These images were learned in stage {done} already; nothing was done.")
                 return self._history.take_over(done)
-            return self._accept(learn_stage(self.knowledge, images, classes, self.settings, self._workshop()))
+            return self._accept(pipeline.learn_stage(self.knowledge, images, classes, self.settings, self._workshop()))
 
     # Planning
 
@@ -173,7 +165,7 @@ class Learner:
             InlayError: As for `fit`.
         """
         images = self._base_images(base, skip_bad, stream)
-        if self._history.has_base(base_identity(images, self._backbone, self.settings, self.seed)):
+        if self._history.has_base(pipeline.base_identity(images, self._backbone, self.settings, self.seed)):
             self.progress.note("The base stage is finished already; fit would do nothing.")
             restart = True
         stopped = None if restart else self._history.stopped()
@@ -218,11 +210,11 @@ class Learner:
         """Return the most probable class of each image.
 
         Args:
-            images: Anything that `inlay.data.load` reads: a file, a list of files, a folder, an array.
+            images: Anything that `inlay.data.load` reads: files, a folder, an array; or one image [H, W] or [H, W, C].
             skip_bad: Leave unreadable images out instead of refusing them.
             stream: Decode image files while predicting, as for `fit`.
         """
-        loaded = self._images(images, skip_bad, stream, cache=False)
+        loaded = self._images(as_batch(images), skip_bad, stream, cache=False)
         probabilities = self.knowledge.logits(loaded).softmax(dim=1)
         best, ids = probabilities.max(dim=1)
         entries = list(self.classes)
@@ -260,14 +252,41 @@ class Learner:
             raise InlayError(f"Stage {stage} was not matched yet; call evaluate with labelled images in match.")
         return truths[stage].matching.truth_of
 
+    def rollback(self, to: int) -> tuple[StageRecord, ...]:
+        """Go back to an earlier stage, with its settings; a run folder keeps the run as it was under `dropped`.
+
+        Args:
+            to: Number of the stage; 0 is the base stage.
+
+        Returns:
+            The stages that were dropped, none if `to` is the latest one.
+
+        Raises:
+            InlayError: If there is no such stage, or another process is writing to the run folder.
+        """
+        dropped = self._history.rollback(to)
+        self.settings = self.knowledge.settings
+        return dropped
+
+    def export(self, path: str | Path, format: ExportFormat = "onnx", *, pixels: Pixels = "uint8") -> Path:
+        """Write the classifier for use without inlay, and return where; see `inlay.export.export`.
+
+        Args:
+            path: File to write or to replace ("onnx"), or a new folder ("state-dict").
+            format: "onnx", which needs the extra onnx, or "state-dict".
+            pixels: Type of the images that an ONNX file takes: "uint8", or "float32" in 0..1.
+
+        Raises:
+            InlayError: If nothing was learned yet, a package is missing, or the path cannot be written.
+        """
+        World.current().by_main(lambda: export(self.knowledge, Path(path), format, pixels))
+        return Path(path)
+
     def save(self, path: str | Path) -> Path:
-        """Write the run to a folder that `inlay.load` opens, on this machine or another.
+        """Write the run to a folder that `inlay.load` opens, on this machine or another, and return the folder.
 
         Args:
             path: A new or empty folder, or one that holds the first stages of this run.
-
-        Returns:
-            The folder.
 
         Raises:
             InlayError: If nothing was learned yet, or the folder holds something else.
@@ -320,7 +339,7 @@ class Learner:
         if self._history.knowledge is not None:
             raise InlayError("This learner has its base classes already; add classes with discover.")
         images = read_images(source, self.progress, stream=stream, size=self._size, skip_bad=skip_bad)
-        check_base(images)
+        pipeline.check_base(images)
         return images
 
     def _unlabelled_images(self, source: Any, classes: int, skip_bad: bool, stream: bool | None) -> Images:
@@ -328,7 +347,7 @@ class Learner:
         if images.labels is not None:
             self.progress.note("The labels of these images are ignored: discovery works without labels.")
             images = images.without_labels()
-        check_unlabelled(images, classes)
+        pipeline.check_unlabelled(images, classes)
         check_settings(self.settings)
         kept, wanted = self.knowledge.statistics.kind, self.settings.replay.statistics
         if kept != wanted:
@@ -353,12 +372,14 @@ class Learner:
             cache=cache,
         )
 
-    def _workshop(self) -> Workshop:
-        return Workshop(self.device, self.progress, self._history.checkpoint(), self._checkpoint_seconds)
+    def _workshop(self) -> pipeline.Workshop:
+        return pipeline.Workshop(self.device, self.progress, self._history.checkpoint(), self._checkpoint_seconds)
 
     def _finished(self, images: Images, classes: int) -> int | None:
         """Return the number of the stage that has learned these images already."""
-        return self._history.finished(lambda index: stage_identity(images, classes, self.settings, self.seed, index))
+        return self._history.finished(
+            lambda index: pipeline.stage_identity(images, classes, self.settings, self.seed, index)
+        )
 
     def _accept(self, knowledge: Knowledge) -> StageRecord:
         record = self._history.add(knowledge)
@@ -371,7 +392,7 @@ class Learner:
         return record
 
 
-def _settings(preset: str, settings: Mapping[str, Any] | Settings | None) -> Settings:
-    if isinstance(settings, Settings):
-        return settings
-    return settings_of(preset).changed(settings or {})
+def as_batch(images: Any) -> Any:
+    """Return one image, an array [H, W] or [H, W, C], as a batch of one, and anything else as it is."""
+    alone = is_array(images) and (images.ndim == 2 or (images.ndim == 3 and images.shape[-1] in (1, 3)))
+    return images[None] if alone else images

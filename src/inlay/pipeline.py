@@ -9,7 +9,7 @@ import hashlib
 import json
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
@@ -18,6 +18,7 @@ from torch import nn
 from inlay import backbones
 from inlay.data.images import Images
 from inlay.data.normalisation import normalisation_of
+from inlay.discovery.repair import closed_head
 from inlay.discovery.statistics import ClassStatistics, class_statistics
 from inlay.engine.checkpoint import read_facts
 from inlay.engine.feed import Feed, feed_of
@@ -40,6 +41,7 @@ from inlay.methods import (
 )
 from inlay.methods.trunk import check_backbone, starting_network
 from inlay.registry import ClassRegistry
+from inlay.registry_entries import check_class_name
 from inlay.settings import Settings, TrainingSettings
 
 __all__ = ["Workshop", "base_identity", "check_base", "check_unlabelled", "learn_base", "learn_stage", "stage_identity"]
@@ -109,6 +111,8 @@ def check_base(images: Images) -> None:
         raise InlayError("fit needs labels; give a folder with one sub-folder per class.")
     if len(images.class_names) < 2:
         raise InlayError("fit needs images of at least two classes; give a folder with one sub-folder per class.")
+    for name in images.class_names:
+        check_class_name(name)
     sizes = torch.bincount(images.labels, minlength=len(images.class_names)).tolist()
     if 0 in sizes:
         empty = images.class_names[sizes.index(0)]
@@ -223,6 +227,9 @@ def learn_stage(
     identity = stage_identity(images, classes, settings, knowledge.seed, index)
     make_loop = workshop.loop_maker(f"stage {index}", settings.training, feed, own, identity)
     outcome = adaptive_discovering_and_merging(task, method(settings.method), make_loop)
+    retired = [entry.id for entry in knowledge.registry.retired()]
+    if retired and isinstance(outcome.head, nn.Linear):
+        outcome = replace(outcome, head=closed_head(outcome.head, retired))
     _agree_on(outcome.network, outcome.head, outcome.statistics)
     workshop.settled(outcome)
     World.current().broadcast([outcome.assignments])

@@ -20,13 +20,7 @@ from inlay.engine import checkpoint
 from inlay.engine.checkpoint import JsonObject, writing
 from inlay.engine.world import World
 from inlay.errors import InlayError
-from inlay.manifest import (
-    Manifest,
-    StageFiles,
-    file_checksum,
-    read_manifest,
-    write_manifest,
-)
+from inlay.manifest import Manifest, StageFiles, file_checksum, read_manifest, write_manifest
 from inlay.sealed import changed_after_writing
 
 __all__ = ["RunFolder"]
@@ -159,7 +153,21 @@ class RunFolder:
         """
         relative = _extra_file(name)
         with self.lock():
-            World.current().by_main(lambda: self._write_extra(relative, value))
+            World.current().by_main(lambda: self._rewrite(None, {relative: value}))
+
+    def truncate(self, stages: int, extras: Mapping[str, Any]) -> None:
+        """Drop all but the first stages and replace extras, in one step as a reader sees it.
+
+        Args:
+            stages: Number of stages to keep.
+            extras: What JSON can hold by name of the extra, see `write_extra`.
+
+        Raises:
+            InlayError: If the folder cannot be written or another process is writing; what was there stays whole.
+        """
+        files = {_extra_file(name): value for name, value in extras.items()}
+        with self.lock():
+            World.current().by_main(lambda: self._rewrite(stages, files))
 
     def read_extra(self, name: str) -> Any | None:
         """Read a file of `write_extra`.
@@ -286,14 +294,15 @@ class RunFolder:
                 raise
             self._drop_progress()
 
-    def _write_extra(self, relative: str, value: Any) -> None:
-        staged = self._staged(relative)
+    def _rewrite(self, stages: int | None, extras: Mapping[str, Any]) -> None:
         with writing(self.path):
             self._tidy()
             try:
-                checkpoint.write_json(staged, value)
                 manifest = self._manifest()
-                manifest["extras"][relative] = file_checksum(staged)
+                manifest["stages"] = manifest["stages"][:stages]
+                for relative, value in extras.items():
+                    checkpoint.write_json(self._staged(relative), value)
+                    manifest["extras"][relative] = file_checksum(self._staged(relative))
                 self._write_manifest(manifest)
             finally:
                 self._tidy()

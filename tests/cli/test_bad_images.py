@@ -69,14 +69,10 @@ def test_evaluate_without_labels(refused: Refused, fitted: Path, pictures: Path)
 
 
 @pytest.mark.parametrize("damage", [_corrupt, _truncate])
-@pytest.mark.parametrize("command", ["discover", "predict"])
-def test_bad_image_is_named(
-    refused: Refused, fitted: Path, some_new: Path, damage: Callable[[Path], None], command: str
-) -> None:
+def test_bad_image_is_named(refused: Refused, fitted: Path, some_new: Path, damage: Callable[[Path], None]) -> None:
     bad = sorted(some_new.iterdir())[1]
     damage(bad)
-    options = ("--classes", 3) if command == "discover" else ()
-    sentence = refused(fitted, command, fitted, some_new, *options)
+    sentence = refused(fitted, "discover", fitted, some_new, "--classes", 3)
     assert f"'{bad}' cannot be read as an image" in sentence
     assert "--skip-bad" in sentence
 

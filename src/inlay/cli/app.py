@@ -4,14 +4,18 @@ import os
 import shlex
 import sys
 import time
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
 
 from inlay.cli import bench
+from inlay.cli.doctor import doctor
 from inlay.cli.options import (
     AsJson,
+    BadImage,
     Changes,
     Data,
     Device,
@@ -20,12 +24,26 @@ from inlay.cli.options import (
     Run,
     SkipBad,
     Stream,
+    open_path,
     read_changes,
     read_class_names,
     read_cluster_counts,
+    read_in_parts,
 )
 from inlay.cli.progress import TerminalProgress
-from inlay.cli.shown import console, errors, show_knowledge, show_rehearsal, show_scores, show_stage
+from inlay.cli.shown import (
+    console,
+    csv_rows,
+    errors,
+    show_knowledge,
+    show_prediction,
+    show_rehearsal,
+    show_rollback,
+    show_scores,
+    show_stage,
+)
+from inlay.data import ImageSet
+from inlay.data.listing import Listing
 from inlay.engine.world import World
 from inlay.errors import FailedElsewhereError, InlayError, Interrupted
 from inlay.evaluation import score_file
@@ -41,9 +59,11 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(bench.app, name="bench")
+app.command()(doctor)
 
 # A process that fails like the main one is ended within this time, and need not say why.
 _SECONDS_FOR_THE_MAIN_PROCESS = 5.0
+_FILES_AT_ONCE = 256
 
 
 @app.command()
@@ -164,20 +184,78 @@ def score(
 @app.command()
 def predict(
     run: Run,
-    images: Annotated[list[Path], typer.Argument(help="Image files or one folder.", show_default=False)],
+    images: Annotated[
+        list[str],
+        typer.Argument(help="Image files, folders, .npy arrays; - reads paths from stdin.", show_default=False),
+    ],
+    csv: Annotated[Path | None, typer.Option(help="Write a CSV file instead of printing.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per image.")] = False,
     device: Device = "auto",
     skip_bad: SkipBad = False,
     stream: Stream = None,
 ) -> None:
-    """Name the class of images.
+    """Name the class of images; those that cannot be read are named too, and make the exit code 1.
 
     Example: inlay predict shop.inlay new/1.jpg new/2.jpg
     """
     learner = _open(run, device, quiet=True)
-    source = str(images[0]) if len(images) == 1 else [str(path) for path in images]
-    for found in learner.predict(source, skip_bad=skip_bad, stream=stream):
-        origin = "discovered" if found.discovered else "labelled"
-        print(f"{found.source}\t{found.name}\t{found.probability:.3f}\t{origin}")
+    answered, bad = 0, []
+    with nullcontext() if csv is None or not World.current().is_main else csv_rows(csv) as write_row:
+        for part in _parts(learner, images, sys.maxsize if stream is False else _FILES_AT_ONCE):
+            if isinstance(part, BadImage):
+                bad.append(part.source)
+                if not skip_bad:
+                    errors.print(part.sentence)
+                continue
+            for found in learner.predict(part):
+                answered += 1
+                if write_row is not None:
+                    write_row(found)
+                if csv is None or as_json:
+                    show_prediction(found, as_json)
+    if csv is not None and not as_json:
+        console.print(str(csv))
+    if bad and skip_bad:
+        errors.print(f"Left out {len(bad)} unreadable images, such as {bad[0]}.")
+    if bad and not (skip_bad and answered):
+        raise typer.Exit(1)
+
+
+@app.command()
+def export(
+    run: Run,
+    onnx: Annotated[Path | None, typer.Option(help="ONNX file to write.")] = None,
+    weights: Annotated[Path | None, typer.Option(help="Folder to make, with weights for torch.")] = None,
+    floats: Annotated[
+        bool, typer.Option("--float", help="The ONNX file takes float32 in 0..1 instead of uint8.")
+    ] = False,
+) -> None:
+    """Write the classifier for use without inlay.
+
+    Example: inlay export shop.inlay --onnx shop.onnx
+    """
+    if onnx is None and weights is None:
+        raise InlayError("There is nothing to export to; write --onnx FILE or --weights FOLDER.")
+    learner = _open(run, "cpu")
+    if onnx is not None:
+        console.print(str(learner.export(onnx, "onnx", pixels="float32" if floats else "uint8")))
+    if weights is not None:
+        console.print(str(learner.export(weights, "state-dict")))
+
+
+@app.command()
+def rollback(
+    run: Run,
+    to: Annotated[int, typer.Option(help="Stage to go back to; 0 is the base stage.", show_default=False)],
+) -> None:
+    """Go back to an earlier stage; what is dropped is kept aside.
+
+    Example: inlay rollback shop.inlay --to 1
+    """
+    # A later stage may be the damaged one.
+    learner = Learner.load(run, stage=to, device="cpu", progress=TerminalProgress(console))
+    show_rollback(learner, learner.rollback(to), run)
+    console.print(str(run))
 
 
 @app.command()
@@ -197,7 +275,7 @@ def methods() -> None:
     Example: inlay methods
     """
     for entry in METHODS.values():
-        console.print(f"{entry.name:<8}{entry.summary}")
+        console.print(f"{entry.name:<10}{entry.summary}")
 
 
 @app.command()
@@ -258,6 +336,24 @@ def _leave(text: str, code: int) -> NoReturn:
 
 def _open(run: Path, device: str, quiet: bool = False) -> Learner:
     return Learner.load(run, device=device, progress=TerminalProgress(errors if quiet else console))
+
+
+def _parts(learner: Learner, images: Sequence[str], at_once: int) -> Iterator[ImageSet | BadImage]:
+    """Return the images in parts: those of the arguments, or of stdin one by one as their paths come in."""
+    form = learner.knowledge.form
+    if "-" not in images:
+        return read_in_parts([open_path(path, form) for path in images], form, at_once)
+    if len(images) > 1 or World.current().size > 1:
+        raise InlayError("Write - alone and without torchrun; it stands for the paths that come in on stdin.")
+
+    def opened() -> Iterator[Listing | ImageSet | BadImage]:
+        for path in filter(None, (line.rstrip("\r\n") for line in sys.stdin)):
+            try:
+                yield open_path(path, form)
+            except InlayError as error:
+                yield BadImage(path, str(error))
+
+    return read_in_parts(opened(), form, at_once=1)
 
 
 def _command() -> str:

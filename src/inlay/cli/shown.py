@@ -1,18 +1,38 @@
 """What the commands print."""
 
+import csv
 import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console, JustifyMethod
 from rich.table import Table
 
 from inlay import branches
+from inlay.engine.checkpoint import writing
 from inlay.evaluation import Scores
-from inlay.knowledge import StageRecord
+from inlay.knowledge import Knowledge, StageRecord
 from inlay.learner import Learner
+from inlay.prediction import Prediction
 from inlay.rehearsal import Rehearsal
 
-__all__ = ["console", "errors", "show_knowledge", "show_rehearsal", "show_scores", "show_stage"]
+__all__ = [
+    "console",
+    "csv_rows",
+    "errors",
+    "show_knowledge",
+    "show_prediction",
+    "show_rehearsal",
+    "show_rollback",
+    "show_scores",
+    "show_stage",
+]
+
+_COLUMNS = ("source", "id", "name", "probability", "origin")
 
 # Names of classes and folders are shown as they are, square brackets and colons included.
 console = Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
@@ -69,6 +89,73 @@ def show_knowledge(learner: Learner) -> None:
         f"Stored per class: {knowledge.statistics.bytes_per_class():,} bytes of {knowledge.statistics.kind} "
         f"statistics; no images."
     )
+    for line in _receipt(knowledge, learner.stages):
+        console.print(line)
+
+
+def show_prediction(found: Prediction, as_json: bool) -> None:
+    """Print what was said of one image as one line, at once."""
+    if as_json:
+        line = json.dumps(asdict(found))
+    else:
+        line = f"{found.source}\t{found.name}\t{found.probability:.3f}\t{_origin(found)}"
+    print(line, flush=True)
+
+
+@contextmanager
+def csv_rows(path: Path) -> Iterator[Callable[[Prediction], None]]:
+    """Write predictions as the rows of a CSV file, which appears whole when the context ends.
+
+    Args:
+        path: File to write or to replace.
+
+    Raises:
+        InlayError: If it cannot be written.
+    """
+    unfinished = path.with_name(f".{path.name}.unfinished")
+    with writing(path):
+        file = open(unfinished, "w", newline="", encoding="utf-8")  # noqa: SIM115 - closed below, on each way out
+    writer = csv.writer(file)
+
+    def write(*values: object) -> None:
+        with writing(path):
+            writer.writerow(values)
+
+    try:
+        write(*_COLUMNS)
+        yield lambda found: write(found.source, found.id, found.name, f"{found.probability:.6f}", _origin(found))
+        with writing(path):
+            file.close()
+            os.replace(unfinished, path)
+    finally:
+        file.close()
+        unfinished.unlink(missing_ok=True)
+
+
+def show_rollback(learner: Learner, dropped: Sequence[StageRecord], run: Path) -> None:
+    """Print what a rollback has dropped."""
+    if not dropped:
+        console.print(f"Stage {learner.stages[-1].index} is the latest one already; nothing was changed.")
+        return
+    for record in dropped:
+        names = ", ".join(record.class_names)
+        console.print(f"Dropped stage {record.index}: {len(record.class_names)} classes ({names}).")
+    console.print(f"{len(learner.classes)} classes are left; the run as it was is kept in {run / 'dropped'}.")
+
+
+def _receipt(knowledge: Knowledge, stages: Sequence[StageRecord]) -> Iterator[str]:
+    """Say what is stored of classes and images, kind by kind."""
+    classes = len(knowledge.registry)
+    parts = {f"{name} of the features": tensor.nbytes for name, tensor in knowledge.statistics.tensors().items()}
+    parts["weights of the head"] = sum(tensor.nbytes for tensor in knowledge.head.state_dict().values())
+    parts["text of the register"] = len(json.dumps(knowledge.registry.to_json()))
+    yield "In bytes per class: " + ", ".join(f"{what} {round(size / classes):,}" for what, size in parts.items()) + "."
+    seen = sum(len(record.fingerprints) for record in stages)
+    yield f"Stored per unlabelled image, {seen:,} in all: its class and a fingerprint of 8 bytes; no pixels."
+
+
+def _origin(found: Prediction) -> str:
+    return "discovered" if found.discovered else "labelled"
 
 
 def _as_text(value: Any) -> str:

@@ -82,7 +82,8 @@ def _with_heads(task: StageTask, method: Method, trunk: nn.Module) -> StageModel
     novel_head = method.novel_head(task).to(like) if settings.classifier.heads == "two" else None
     joint_head = None
     if method.joint:
-        joint_head = grow(task.head, task.classes, generator(task.seed, "joint head")).requires_grad_(True)
+        present = task.statistics.counts > 0
+        joint_head = grow(task.head, task.classes, generator(task.seed, "joint head"), present).requires_grad_(True)
     projection = projector(size, settings.contrastive.projection, generator(task.seed, "projector")).to(like)
     others = {name: part.to(like) for name, part in method.parts(task).items()}
     return StageModel(trunk, novel_head, joint_head, projection, others)

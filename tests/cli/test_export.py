@@ -1,0 +1,43 @@
+import importlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from subprocess import CompletedProcess
+
+import numpy as np
+import pytest
+
+import inlay as library
+from inlay.data import load
+
+Inlay = Callable[..., CompletedProcess[str]]
+Refused = Callable[..., str]
+
+
+def test_an_exported_file_says_what_predict_says(
+    inlay: Inlay, discovered: Path, pictures: Path, tmp_path: Path
+) -> None:
+    pytest.importorskip("onnxscript")
+    runtime = importlib.import_module("onnxruntime")
+    file, folder = tmp_path / "shop.onnx", tmp_path / "weights"
+    said = inlay("export", discovered, "--onnx", file, "--weights", folder)
+    assert (said.returncode, said.stdout.splitlines(), said.stderr) == (0, [str(file), str(folder)], "")
+    session = runtime.InferenceSession(file, providers=["CPUExecutionProvider"])
+    names = [entry["name"] for entry in json.loads(session.get_modelmeta().custom_metadata_map["classes"])]
+    assert session.get_inputs()[0].type == "tensor(uint8)"
+    images = load(pictures / "test", size=8, channels=3, cache=False)
+    _, probabilities = session.run(None, {"images": images.images.numpy()})
+    rows = [json.loads(line) for line in inlay("predict", discovered, pictures / "test", "--json").stdout.splitlines()]
+    assert [names[best] for best in probabilities.argmax(axis=1)] == [row["name"] for row in rows]
+    np.testing.assert_allclose(probabilities.max(axis=1), [row["probability"] for row in rows], atol=1e-4)
+    assert sorted(entry.name for entry in folder.iterdir()) == ["classes.json", "head.pt", "network.pt"]
+    assert [entry["name"] for entry in json.loads((folder / "classes.json").read_text())["classes"]] == names
+    assert names == list(library.load(discovered).classes.names)
+
+
+def test_refusals(refused: Refused, fitted: Path, tmp_path: Path) -> None:
+    sentence = refused(fitted, "export", fitted)
+    assert sentence == "There is nothing to export to; write --onnx FILE or --weights FOLDER."
+    assert "holds something already" in refused(fitted, "export", fitted, "--weights", fitted)
+    assert "cannot be written" in refused(fitted, "export", fitted, "--onnx", tmp_path / "no" / "a.onnx")
+    assert "is not an inlay run folder" in refused(fitted, "export", tmp_path, "--onnx", tmp_path / "a.onnx")

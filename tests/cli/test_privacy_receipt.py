@@ -1,0 +1,101 @@
+"""What a run folder stores, and that no image is in it."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from subprocess import CompletedProcess
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from PIL import Image
+from sklearn.datasets import load_sample_images
+
+import inlay as library
+
+Inlay = Callable[..., CompletedProcess[str]]
+
+PIECE = 64
+# A piece of fewer values, such as plain sky, could be found in any file.
+LEAST_VALUES = 16
+HEADERS = (b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff", b"JFIF", b"Exif\0", b"IHDR", b"IDAT", b"GIF8", b"RIFF", b"WEBP")
+# Two or three bytes are found anywhere by chance; these are long enough not to be.
+TELLING = tuple(header for header in HEADERS if len(header) > 3)
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Crops of two photographs, PNG in one folder per class and JPEG without classes."""
+    folder = tmp_path_factory.mktemp("photos")
+    for name, photo in zip(("temple", "flower"), load_sample_images().images, strict=True):
+        for kind, suffix, first in (("labelled", "png", 40), ("new", "jpg", 200)):
+            for number in range(12):
+                top, left = first + 8 * number, 60 + 40 * number
+                file = folder / kind / (name if kind == "labelled" else "") / f"{name}{number}.{suffix}"
+                file.parent.mkdir(parents=True, exist_ok=True)
+                Image.fromarray(photo[top : top + 16, left : left + 16]).save(file)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run(inlay: Inlay, photos: Path, quick: tuple[str, ...], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that has fitted, discovered, matched, predicted and gone back, so that all it ever writes is there."""
+    run = tmp_path_factory.mktemp("private") / "photos.inlay"
+    for arguments in (
+        ("fit", photos / "labelled", "--out", run, "--backbone", "resnet8", *quick),
+        ("discover", run, photos / "new", "--classes", 2),
+        ("predict", run, photos / "new"),
+        ("rollback", run, "--to", 0),
+        ("discover", run, photos / "new", "--classes", 3),
+    ):
+        said = inlay(*arguments)
+        assert said.returncode == 0, said.stderr
+    return run
+
+
+def _pieces(content: bytes) -> Iterator[bytes]:
+    return (content[start : start + PIECE] for start in range(len(content) - PIECE + 1))
+
+
+def _layouts(pixels: npt.NDArray[np.uint8]) -> Iterator[bytes]:
+    yield pixels.tobytes()
+    yield pixels.transpose(2, 0, 1).tobytes()
+
+
+def _traces(content: bytes, pieces: set[bytes]) -> list[bytes]:
+    found = [header for header in TELLING if header in content]
+    return found + [piece for piece in _pieces(content) if piece in pieces]
+
+
+def test_no_image_is_in_the_run_folder(run: Path, photos: Path) -> None:
+    pieces: set[bytes] = set()
+    files = [file for file in photos.rglob("*") if file.is_file()]
+    for file in files:
+        pixels = np.asarray(Image.open(file))
+        for layout in _layouts(pixels):
+            pieces.update(piece for piece in _pieces(layout) if len(set(piece)) >= LEAST_VALUES)
+        pieces.update(piece for piece in _pieces(file.read_bytes()) if len(set(piece)) >= LEAST_VALUES)
+    assert len(files) == 48 and len(pieces) > 40_000
+    stored = [file for file in run.rglob("*") if file.is_file()]
+    assert {file.suffix for file in stored} == {".json", ".safetensors", ""}
+    assert [
+        (file, _traces(file.read_bytes(), pieces)[:3]) for file in stored if _traces(file.read_bytes(), pieces)
+    ] == []
+    one = next(_layouts(np.asarray(Image.open(files[0]))))
+    assert _traces(b"weights" + one[40:140] + b"weights", pieces), "the search finds a part of an image"
+    assert _traces(b"weights" + files[0].read_bytes(), pieces)
+
+
+def test_info_lists_what_is_stored(inlay: Inlay, run: Path) -> None:
+    knowledge = library.load(run).knowledge
+    lines = inlay("info", run).stdout.splitlines()
+    total = knowledge.statistics.bytes_per_class()
+    place = lines.index(f"Stored per class: {total:,} bytes of full statistics; no images.")
+    size = knowledge.statistics.mean.shape[1]
+    assert lines[place + 1].startswith(
+        f"In bytes per class: mean of the features {4 * size}, counts of the features 8, std of the features "
+        f"{4 * size}, correlation of the features {2 * size * size:,}, weights of the head {4 * (size + 1)}, "
+    )
+    assert lines[place + 2] == (
+        "Stored per unlabelled image, 24 in all: its class and a fingerprint of 8 bytes; no pixels."
+    )
+    assert lines[-1] == str(run)

@@ -1,0 +1,46 @@
+from collections.abc import Callable
+from pathlib import Path
+from subprocess import CompletedProcess
+
+import pytest
+
+import inlay as library
+from inlay.run_folder import RunFolder
+
+Inlay = Callable[..., CompletedProcess[str]]
+Refused = Callable[..., str]
+
+
+def test_rollback_says_what_was_dropped(inlay: Inlay, discovered: Path, pictures: Path) -> None:
+    said = inlay("rollback", discovered, "--to", 0)
+    assert (said.returncode, said.stderr) == (0, "")
+    assert said.stdout.splitlines() == [
+        "Dropped stage 1: 3 classes (new-1.1, new-1.2, new-1.3).",
+        f"4 classes are left; the run as it was is kept in {discovered / 'dropped'}.",
+        str(discovered),
+    ]
+    assert len(library.load(discovered).classes) == 4
+    assert len(library.load(discovered / "dropped" / "001").classes) == 7
+    again = inlay("discover", discovered, pictures / "flat", "--classes", 2)
+    assert again.returncode == 0
+    assert len(library.load(discovered).classes) == 6
+
+
+def test_rollback_to_the_latest_stage(inlay: Inlay, discovered: Path, content: Callable[[Path], object]) -> None:
+    inlay("info", discovered)
+    before = content(discovered)
+    said = inlay("rollback", discovered, "--to", 1)
+    assert said.returncode == 0
+    assert said.stdout.splitlines() == ["Stage 1 is the latest one already; nothing was changed.", str(discovered)]
+    assert content(discovered) == before
+
+
+@pytest.mark.parametrize("stage", [-1, 2])
+def test_no_such_stage(refused: Refused, discovered: Path, stage: int) -> None:
+    assert "write a number from 0 to 1." in refused(discovered, "rollback", discovered, "--to", stage)
+
+
+def test_another_process_is_writing(refused: Refused, discovered: Path) -> None:
+    with RunFolder.open(discovered).lock():
+        sentence = refused(discovered, "rollback", discovered, "--to", 0)
+    assert sentence == f"Another inlay process is writing to {discovered}; wait for it to end, or stop it."
