@@ -1,0 +1,83 @@
+"""What a run knows of its own errors: measured while labelled images were at hand, then kept."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from inlay.discovery.class_count_interval import UNCALIBRATED, Widening
+from inlay.discovery.class_count_interval import calibrate as widening_of
+from inlay.discovery.forgetting import Correction, fit_correction
+from inlay.errors import InlayError
+
+__all__ = ["Calibration", "HiddenTrial"]
+
+
+@dataclass(frozen=True)
+class HiddenTrial:
+    """What happened when some base classes were hidden, and looked for again by a network that had not seen them.
+
+    Attributes:
+        hidden: Names of the hidden classes.
+        estimate: Estimated number of them.
+        auroc: Probability that an image of a hidden class scores newer than one of a known class.
+        known_error: Share of known images that were taken for new.
+        new_found: Share of the images of hidden classes that were taken for new.
+        estimated_drop: Estimated drop in accuracy on the known classes by the discovery stage.
+        true_drop: The drop on images that were kept out of training.
+    """
+
+    hidden: tuple[str, ...]
+    estimate: int
+    auroc: float
+    known_error: float
+    new_found: float
+    estimated_drop: float
+    true_drop: float
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """How far a run can trust itself.
+
+    Attributes:
+        accuracy: Accuracy of the base stage on images that were kept out of it.
+        known_scores: Novelty scores of those images by the network after the base stage.
+        stretch: How much further known images lie than features drawn from their statistics; see `replay_stretch`.
+        trials: What hiding base classes taught; empty if none were hidden.
+    """
+
+    accuracy: float
+    known_scores: tuple[float, ...]
+    stretch: float
+    trials: tuple[HiddenTrial, ...] = ()
+
+    @property
+    def widening(self) -> Widening:
+        """How far the interval around an estimated number of classes has to reach."""
+        pairs = [(len(trial.hidden), trial.estimate) for trial in self.trials]
+        return widening_of(pairs) if pairs else UNCALIBRATED
+
+    @property
+    def correction(self) -> Correction:
+        """How true drops in accuracy follow from estimated ones."""
+        return fit_correction([(trial.estimated_drop, trial.true_drop) for trial in self.trials])
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain objects."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> "Calibration":
+        """Rebuild a calibration from what `to_json` returned.
+
+        Raises:
+            InlayError: If it is not what `to_json` writes.
+        """
+        try:
+            trials = [HiddenTrial(**{**trial, "hidden": tuple(trial["hidden"])}) for trial in data["trials"]]
+            scores = tuple(float(score) for score in data["known_scores"])
+            return cls(float(data["accuracy"]), scores, float(data["stretch"]), tuple(trials))
+        except (KeyError, TypeError, ValueError) as error:
+            raise InlayError(
+                f"The calibration was damaged or edited by hand ({error}); put back the file that inlay wrote."
+            ) from error

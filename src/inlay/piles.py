@@ -1,0 +1,169 @@
+"""A pile of unlabelled images: which are of known classes, which are new, and of how many new classes."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from inlay.calibration import Calibration
+from inlay.data.images import Images
+from inlay.discovery.class_count import estimate_class_count
+from inlay.discovery.class_count_interval import ClassCount
+from inlay.discovery.triage import (
+    ShareEstimate,
+    Triage,
+    calibrate_threshold,
+    estimated_new_share,
+    loneliness,
+    novelty_scores,
+    replay_stretch,
+    replayed_scores,
+)
+from inlay.engine.randomness import derive_seed, generator
+from inlay.errors import InlayError
+from inlay.knowledge import Knowledge
+
+__all__ = ["SortedPile", "calibrated", "count_new_classes", "novelty_of", "sort_pile"]
+
+_DRAWN_PER_CLASS = 200
+_SCORES_KEPT = 5000
+# Comparing every image with every other would take too long beyond this.
+_MOST_COMPARED = 20_000
+_COMPANY = 10
+_LONELY_ERROR = 0.02
+
+
+@dataclass(frozen=True, eq=False)
+class SortedPile:
+    """A pile taken apart.
+
+    Attributes:
+        scores: Novelty score of each image, [N]; the higher, the newer.
+        known: Images of known classes, bool [N].
+        new: Images that are new, bool [N].
+        neither: Images that are not known and have no company, bool [N].
+        share: Estimated share of new images.
+        error: Share of known images that are promised not to be taken for new or neither.
+    """
+
+    scores: Tensor
+    known: Tensor
+    new: Tensor
+    neither: Tensor
+    share: ShareEstimate
+    error: float
+
+    @property
+    def has_new(self) -> bool:
+        """Whether more images are new than errors among known ones explain."""
+        return self.share.low > 0 and bool(self.new.any())
+
+
+def calibrated(knowledge: Knowledge, held_out: Images, error: float) -> Calibration:
+    """Measure a network on images of its classes that were kept out of training.
+
+    Args:
+        knowledge: What is known after the base stage.
+        held_out: Labelled images of the same classes.
+        error: Share of known images that may be taken for new.
+
+    Raises:
+        InlayError: If there are too few images for so small an error.
+    """
+    assert held_out.labels is not None
+    features = knowledge.features(held_out)
+    predicted = _head(knowledge)(features).argmax(dim=1).cpu()
+    scores = novelty_of(knowledge, features)
+    if len(scores) > _SCORES_KEPT:
+        chosen = torch.randperm(len(scores), generator=generator(knowledge.seed, "calibration"))[:_SCORES_KEPT]
+        scores = scores[chosen.to(scores.device)]
+    # Refuses too few images.
+    calibrate_threshold(scores, error)
+    return Calibration(
+        accuracy=float((predicted == held_out.labels).double().mean()),
+        known_scores=tuple(scores.tolist()),
+        stretch=replay_stretch(scores, _replayed(knowledge), error),
+    )
+
+
+def sort_pile(knowledge: Knowledge, features: Tensor, calibration: Calibration, error: float) -> SortedPile:
+    """Part a pile of images into known, new and neither.
+
+    After the base stage the promise rests on images that were kept out of it. After a discovery stage there are none
+    for the network as it is now; then features drawn from the statistics stand for them, stretched as they had to be
+    after the base stage.
+
+    Args:
+        knowledge: What is known.
+        features: Features of the pile by its network, [N, D].
+        calibration: What the run knows of its errors.
+        error: Share of known images that may be taken for new.
+
+    Raises:
+        InlayError: If the head is not a joint one, or so small an error cannot be promised.
+    """
+    scores = novelty_of(knowledge, features)
+    if knowledge.record.index == 0:
+        known_scores, stretch = scores.new_tensor(calibration.known_scores), 1.0
+    else:
+        known_scores, stretch = _replayed(knowledge), calibration.stretch
+    threshold = calibrate_threshold(known_scores, error, stretch)
+    share = estimated_new_share(scores, known_scores, generator(_seed(knowledge), "share", device=scores.device))
+    lonely, limit = _company(features, scores <= threshold)
+    known, new, neither = Triage(threshold, error, limit).split(scores, lonely)
+    return SortedPile(scores, known, new, neither, share, error)
+
+
+def count_new_classes(features: Tensor, calibration: Calibration, seed: int) -> ClassCount:
+    """Estimate the number of classes among new images, with an interval as wide as hidden classes taught.
+
+    Args:
+        features: Features of the new images, [N, D].
+        calibration: What the run knows of its errors.
+        seed: Seed of everything random.
+    """
+    counted = estimate_class_count(features, generator(seed, "class count", device=features.device))
+    return counted.widened(calibration.widening)
+
+
+def novelty_of(knowledge: Knowledge, features: Tensor) -> Tensor:
+    """Score how little images look like any known class, [N]; the same features always score the same.
+
+    Raises:
+        InlayError: If the head is not a joint one.
+    """
+    head = _head(knowledge)
+    return novelty_scores(features, knowledge.statistics, head.weight, head.bias, reference=_drawn(knowledge))
+
+
+def _replayed(knowledge: Knowledge) -> Tensor:
+    head, randomness = _head(knowledge), generator(_seed(knowledge), "replayed", device=knowledge.device)
+    known, drawn = knowledge.statistics, _drawn(knowledge)
+    return replayed_scores(known, head.weight, head.bias, randomness, per_class=_DRAWN_PER_CLASS, reference=drawn)
+
+
+def _drawn(knowledge: Knowledge) -> Tensor:
+    randomness = generator(_seed(knowledge), "reference", device=knowledge.device)
+    return knowledge.statistics.sample(_DRAWN_PER_CLASS, randomness)[0]
+
+
+def _company(features: Tensor, known: Tensor) -> tuple[Tensor | None, float]:
+    """Return the loneliness of each image and from where on it is too large; nothing where that cannot be told."""
+    few = int(known.sum()) < 1 / _LONELY_ERROR or len(features) <= _COMPANY
+    if few or len(features) > _MOST_COMPARED:
+        return None, float("inf")
+    lonely = loneliness(features, _COMPANY)
+    return lonely, calibrate_threshold(lonely[known], _LONELY_ERROR)
+
+
+def _seed(knowledge: Knowledge) -> int:
+    return derive_seed(knowledge.seed, "pile", knowledge.record.index)
+
+
+def _head(knowledge: Knowledge) -> nn.Linear:
+    if not isinstance(knowledge.head, nn.Linear):
+        raise InlayError(
+            f"The method {knowledge.settings.method!r} trains no joint head, so old and new images cannot be told "
+            f"apart after it; repeat the run with another method, such as adm or inlay."
+        )
+    return knowledge.head

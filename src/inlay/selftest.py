@@ -1,0 +1,130 @@
+"""Hiding base classes and finding them again: how well discovery works on these images, before it matters."""
+
+import dataclasses
+from collections.abc import Sequence
+
+import torch
+from sklearn.metrics import roc_auc_score
+from torch import Tensor, nn
+
+from inlay.calibration import HiddenTrial
+from inlay.data.images import Images
+from inlay.discovery.class_count import estimate_class_count
+from inlay.discovery.forgetting import estimated_forgetting
+from inlay.engine.randomness import derive_seed, generator
+from inlay.errors import InlayError
+from inlay.knowledge import Knowledge
+from inlay.piles import calibrated, sort_pile
+from inlay.pipeline import Workshop, learn_base, learn_stage
+from inlay.settings import Settings
+
+__all__ = ["classes_to_hide", "held_out_images", "hide_and_find"]
+
+_FEWEST_CLASSES = 4
+_HIDDEN_SHARE = 1 / 3
+
+
+def held_out_images(labels: Tensor, share: float, seed: int) -> Tensor:
+    """Choose images to keep out of training: a share of each class, rounded down, and never its last two.
+
+    Args:
+        labels: Class of each image, [N].
+        share: Share of each class, 0 to below 1.
+        seed: Seed of the choice.
+
+    Returns:
+        bool [N], on the CPU.
+    """
+    labels = labels.cpu()
+    chosen = torch.zeros(len(labels), dtype=torch.bool)
+    randomness = generator(seed, "held-out")
+    for label in range(int(labels.max()) + 1):
+        members = (labels == label).nonzero().flatten()
+        count = max(0, min(int(share * len(members)), len(members) - 2))
+        chosen[members[torch.randperm(len(members), generator=randomness)[:count]]] = True
+    return chosen
+
+
+def classes_to_hide(class_names: Sequence[str], seed: int) -> tuple[str, ...]:
+    """Choose a third of the classes, at least two; none where fewer than two would be left to know."""
+    if len(class_names) < _FEWEST_CLASSES:
+        return ()
+    count = max(2, round(_HIDDEN_SHARE * len(class_names)))
+    order = torch.randperm(len(class_names), generator=generator(seed, "hidden classes")).tolist()
+    return tuple(class_names[index] for index in sorted(order[:count]))
+
+
+def hide_and_find(
+    labelled: Images,
+    held_out: Tensor,
+    hidden: Sequence[str],
+    backbone: str | nn.Module,
+    settings: Settings,
+    seed: int,
+    workshop: Workshop,
+    error: float,
+) -> HiddenTrial:
+    """Learn all but the hidden classes, then find the hidden ones among held-out images of the others.
+
+    The network of the trial is thrown away.
+
+    Args:
+        labelled: Labelled images of all classes.
+        held_out: Images that are kept out of training, bool [N]; of the classes that are not hidden a half of them
+            calibrates and the other half is mixed into the pile.
+        hidden: Names of the classes to hide.
+        backbone: Name of a backbone, or a module, as for the base stage.
+        settings: Settings of the run.
+        seed: Seed of the trial.
+        workshop: Where it is computed; its checkpoint is not used.
+        error: Share of known images that may be taken for new.
+
+    Raises:
+        InlayError: If there are too few images, or training is stopped or diverges.
+    """
+    assert labelled.labels is not None
+    workshop = dataclasses.replace(workshop, checkpoint=None, label=f"{workshop.label}hidden classes: ")
+    visible = [name for name in labelled.class_names if name not in hidden]
+    is_hidden = torch.tensor([name in hidden for name in labelled.class_names])[labelled.labels.cpu()]
+    spare = (~is_hidden & held_out).nonzero().flatten()
+    spare = spare[torch.randperm(len(spare), generator=generator(seed, "spare"))]
+    calibrating, mixed = spare[: len(spare) // 2], spare[len(spare) // 2 :]
+    known = learn_base(labelled.select(~is_hidden & ~held_out).of_classes(visible), backbone, settings, seed, workshop)
+    calibration = calibrated(known, labelled.select(calibrating).of_classes(visible), error)
+    searched = (is_hidden & ~held_out).nonzero().flatten()
+    places = torch.cat([searched, mixed])
+    features = known.features(labelled.select(places).without_labels())
+    pile = sort_pile(known, features, calibration, error)
+    is_new = pile.new.cpu()
+    # Where nothing was found, everything that was hidden is looked at, so that the other figures exist.
+    taken = is_new if int(is_new.sum()) > len(hidden) else places.new_ones(len(places), dtype=torch.bool)
+    found = features[taken.to(features.device)]
+    count = estimate_class_count(found, generator(seed, "class count", device=features.device))
+    images = labelled.select(places[taken]).without_labels()
+    after = learn_stage(known, images, min(count.estimate, len(images) - 1), settings, workshop)
+    truth = is_hidden[places]
+    return HiddenTrial(
+        hidden=tuple(hidden),
+        estimate=count.estimate,
+        auroc=float(roc_auc_score(truth.numpy(), pile.scores.cpu().numpy())),
+        known_error=float((~pile.known.cpu())[~truth].double().mean()),
+        new_found=float(is_new[truth].double().mean()),
+        estimated_drop=_estimated_drop(known, after, seed),
+        true_drop=_accuracy(known, labelled.select(spare).of_classes(visible))
+        - _accuracy(after, labelled.select(spare).of_classes(visible)),
+    )
+
+
+def _estimated_drop(before: Knowledge, after: Knowledge, seed: int) -> float:
+    heads = []
+    for knowledge in (before, after):
+        if not isinstance(knowledge.head, nn.Linear):
+            raise InlayError("Forgetting can be estimated with a joint head only; choose another method.")
+        heads.append((knowledge.statistics, knowledge.head.weight, knowledge.head.bias))
+    randomness = generator(derive_seed(seed, "forgetting"), "noise", device=before.device)
+    return estimated_forgetting(heads[0], heads[1], randomness).drop
+
+
+def _accuracy(knowledge: Knowledge, images: Images) -> float:
+    assert images.labels is not None
+    return float((knowledge.logits(images).argmax(dim=1) == images.labels.cpu()).double().mean())

@@ -1,0 +1,41 @@
+import json
+
+import pytest
+
+from inlay.calibration import Calibration, HiddenTrial
+from inlay.discovery.class_count_interval import UNCALIBRATED
+from inlay.discovery.class_count_interval import calibrate as widening_of
+from inlay.discovery.forgetting import fit_correction
+from inlay.errors import InlayError
+
+TRIALS = (
+    HiddenTrial(("a", "b"), 3, 0.9, 0.05, 0.8, 0.01, 0.02),
+    HiddenTrial(("c", "d", "e"), 3, 0.95, 0.04, 0.9, 0.05, 0.03),
+)
+CALIBRATION = Calibration(0.97, (0.5, 1.25, -2.0), 1.3, TRIALS)
+
+
+def test_json_holds_everything() -> None:
+    assert Calibration.from_json(json.loads(json.dumps(CALIBRATION.to_json()))) == CALIBRATION
+
+
+def test_trials_teach_widening_and_correction() -> None:
+    assert CALIBRATION.widening == widening_of([(2, 3), (3, 3)])
+    assert CALIBRATION.correction == fit_correction([(0.01, 0.02), (0.05, 0.03)])
+
+
+def test_without_trials_nothing_is_claimed() -> None:
+    plain = Calibration(0.97, (0.5,), 1.0)
+    assert plain.widening == UNCALIBRATED
+    assert plain.correction(0.07) == 0.07
+
+
+@pytest.mark.parametrize("damage", [{"trials": [{"hidden": []}]}, {"known_scores": ["much"]}, {"stretch": None}])
+def test_damaged_json_is_refused(damage: dict[str, object]) -> None:
+    with pytest.raises(InlayError, match="put back the file"):
+        Calibration.from_json({**CALIBRATION.to_json(), **damage})
+
+
+def test_missing_parts_are_refused() -> None:
+    with pytest.raises(InlayError, match="'accuracy'"):
+        Calibration.from_json({"known_scores": [], "stretch": 1.0, "trials": []})

@@ -1,0 +1,85 @@
+import functools
+
+import pytest
+import torch
+
+from inlay.calibration import Calibration
+from inlay.errors import InlayError
+from inlay.knowledge import Knowledge
+from inlay.piles import calibrated, count_new_classes, novelty_of, sort_pile
+from inlay.pipeline import Workshop, learn_base, learn_stage
+from tiny_digits import digits
+from tiny_stage import quick
+
+KNOWN, NEW = ["0", "1", "2", "4"], ["3", "6"]
+ERROR = 0.1
+
+
+@functools.cache
+def _known() -> tuple[Knowledge, Calibration]:
+    settings = quick(changes={"base.training.epochs": 12, "base.training.learning_rate": 0.05})
+    known = learn_base(digits(KNOWN, 0, 100), "resnet8", settings, 3, Workshop())
+    return known, calibrated(known, digits(KNOWN, 100, 140), ERROR)
+
+
+def test_calibration_measures_held_out_images() -> None:
+    known, calibration = _known()
+    held_out = digits(KNOWN, 100, 140)
+    assert held_out.labels is not None
+    right = (known.logits(held_out).argmax(dim=1) == held_out.labels).double().mean().item()
+    assert calibration.accuracy == pytest.approx(right)
+    scores = novelty_of(known, known.features(held_out))
+    assert calibration.known_scores == pytest.approx(scores.tolist())
+
+
+def test_a_mixed_pile_is_parted() -> None:
+    known, calibration = _known()
+    old, new = digits(KNOWN, 140, 177), digits(NEW, 0, 60)
+    features = torch.cat([known.features(old), known.features(new)])
+    pile = sort_pile(known, features, calibration, ERROR)
+    assert torch.equal(pile.known.int() + pile.new.int() + pile.neither.int(), torch.ones(len(features)).int())
+    is_new = torch.arange(len(features)) >= len(old)
+    # Three standard errors above what is promised.
+    assert (~pile.known)[~is_new].double().mean() < ERROR + 3 * (ERROR * (1 - ERROR) / len(old)) ** 0.5
+    assert pile.new[is_new].double().mean() > 0.6
+    assert pile.has_new
+    assert pile.share.low < len(new) / len(features) + 0.05
+
+
+def test_nothing_new_is_found_where_nothing_is() -> None:
+    known, calibration = _known()
+    pile = sort_pile(known, known.features(digits(KNOWN, 140, 177)), calibration, ERROR)
+    assert not pile.has_new
+    assert pile.share.low == 0
+
+
+def test_after_a_stage_replayed_features_stand_for_held_out_ones() -> None:
+    known, calibration = _known()
+    after = learn_stage(known, digits(NEW, 0, 60).without_labels(), 2, known.settings, Workshop())
+    old = digits([*KNOWN, *NEW], 140, 170)
+    pile = sort_pile(after, after.features(old), calibration, ERROR)
+    assert (~pile.known).double().mean() < 0.5
+    again = sort_pile(after, after.features(old), calibration, ERROR)
+    assert torch.equal(pile.scores, again.scores)
+
+
+def test_the_interval_is_as_wide_as_calibration_says() -> None:
+    known, calibration = _known()
+    features = known.features(digits(NEW, 0, 60))
+    count = count_new_classes(features, calibration, 0)
+    assert 1 <= count.low <= count.estimate <= count.high
+    assert count == count_new_classes(features, calibration, 0)
+
+
+def test_too_small_an_error_is_refused() -> None:
+    known, _ = _known()
+    with pytest.raises(InlayError, match="cannot be promised from 8 known images"):
+        calibrated(known, digits(KNOWN, 100, 102), 0.01)
+
+
+def test_heads_side_by_side_cannot_sort() -> None:
+    settings = quick("autonovel")
+    base = learn_base(digits(KNOWN), "resnet8", settings, 0, Workshop())
+    stage = learn_stage(base, digits(NEW).without_labels(), 2, settings, Workshop())
+    with pytest.raises(InlayError, match="no joint head"):
+        novelty_of(stage, stage.features(digits(NEW)))
