@@ -10,6 +10,7 @@ from typing import Literal
 import torch
 from torch import nn
 
+from inlay.calibration import Calibration
 from inlay.engine.checkpoint import sync_folder, writing
 from inlay.engine.world import World
 from inlay.errors import InlayError
@@ -22,6 +23,7 @@ __all__ = ["History", "drop_stages"]
 
 _CHECKPOINT = "training.safetensors"
 _MATCHING = "matching"
+_CALIBRATION = "calibration"
 _DROPPED = "dropped"
 
 
@@ -37,6 +39,7 @@ class History:
         knowledge: Everything known after the latest stage; None before the first.
         records: What happened in each stage, the base stage first.
         truths: What the discovered classes stand for.
+        calibration: What the run knows of its own errors; None if nothing was kept out of training.
 
     Raises:
         InlayError: If something else than a run is in the folder.
@@ -46,6 +49,7 @@ class History:
         self.knowledge: Knowledge | None = None
         self.records: list[StageRecord] = []
         self.truths = StageTruths()
+        self.calibration: Calibration | None = None
         self._device = device
         self._backbone = backbone
         self._target = target
@@ -108,6 +112,12 @@ class History:
         self.knowledge = knowledge
         self.records.append(record)
         return record
+
+    def keep_calibration(self, calibration: Calibration) -> None:
+        """Remember what the run knows of its own errors, on the disk first."""
+        if self._run is not None:
+            self._run.write_extra(_CALIBRATION, calibration.to_json())
+        self.calibration = calibration
 
     def finished(self, identity_at: Callable[[int], str]) -> int | None:
         """Return the number of the finished discovery stage that would be repeated; None if there is none.
@@ -186,7 +196,10 @@ class History:
         stages = [
             self._unsaved[index].to_files() if run is None else run.read(index) for index in range(len(self.records))
         ]
-        StageTruths(save_run(path, stages)).add(self.truths.upto(self.records[-1].index))
+        saved = save_run(path, stages)
+        StageTruths(saved).add(self.truths.upto(self.records[-1].index))
+        if self.calibration is not None:
+            saved.write_extra(_CALIBRATION, self.calibration.to_json())
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -242,6 +255,8 @@ class History:
 
     def _keep_in(self, run: RunFolder) -> None:
         self._run, self.truths = run, StageTruths(run)
+        kept = run.read_extra(_CALIBRATION)
+        self.calibration = None if kept is None else Calibration.from_json(kept)
 
 
 def drop_stages(run: RunFolder, to: int) -> None:

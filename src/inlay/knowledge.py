@@ -68,6 +68,8 @@ class StageRecord:
         clusters: New class of each image of a discovery stage, counted from 0.
         merge: `max_abs_diff` and parameter counts of the merge; None if there was none.
         identity: Hash of everything that decided the outcome: images, settings, seed and place in the run.
+        found: What was found out about a pile before and after the stage: images that are known, new or neither, the
+            estimated number of classes, the estimated forgetting; None if nothing was asked.
     """
 
     index: int
@@ -79,6 +81,7 @@ class StageRecord:
     clusters: tuple[int, ...] = ()
     merge: Mapping[str, float | int] | None = None
     identity: str = ""
+    found: Mapping[str, Any] | None = None
 
     def cluster_of(self) -> dict[str, int]:
         """Return the new class of each image of a discovery stage by fingerprint."""

@@ -1,6 +1,7 @@
 """The learner: labelled base, unlabelled stages, one merged network."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -8,31 +9,35 @@ import torch
 from torch import nn
 
 from inlay import backbones, branches, pipeline
-from inlay.data.arrays import is_array
+from inlay.calibration import Calibration
 from inlay.data.images import Images
-from inlay.data.listing import Split
+from inlay.discovering import Search, discover_in_pile, search_identity
 from inlay.engine.device import find_device
 from inlay.engine.progress import Progress, QuietProgress
+from inlay.engine.randomness import derive_seed
 from inlay.engine.world import World
 from inlay.errors import InlayError
-from inlay.evaluation import Scores
-from inlay.export import ExportFormat, Pixels, export
 from inlay.history import History
 from inlay.knowledge import Knowledge, StageRecord
 from inlay.methods import check_settings
-from inlay.prediction import Prediction
+from inlay.piles import calibrated
 from inlay.reading import read_images
-from inlay.registry import ClassRegistry
 from inlay.rehearsal import Rehearsal
-from inlay.scoring import score_knowledge
+from inlay.selftest import classes_to_hide, held_out_images, hide_and_find
 from inlay.settings import Settings
 from inlay.settings import preset as settings_of
+from inlay.trained_model import TrainedModel
 from inlay.trial import rehearse_base, rehearse_stage
 
-__all__ = ["Learner", "as_batch"]
+__all__ = ["Learner"]
+
+_ERROR = 0.05
+# Fewer cannot promise so small an error.
+_FEWEST_HELD_OUT = 20
+_ASSUMED_CLASSES = 10
 
 
-class Learner:
+class Learner(TrainedModel):
     """Learns labelled base classes once, then finds and learns new classes in unlabelled images.
 
     Args:
@@ -81,72 +86,90 @@ class Learner:
         own = None if isinstance(backbone, str) else backbone
         self._history = History(self.device, own, None if run is None else Path(run))
 
-    # What the learner knows
-
-    @property
-    def knowledge(self) -> Knowledge:
-        """Network, head, statistics and classes after the latest stage.
-
-        Raises:
-            InlayError: If nothing was learned yet.
-        """
-        if self._history.knowledge is None:
-            raise InlayError("The learner knows no classes yet; call fit with labelled images first.")
-        return self._history.knowledge
-
-    @property
-    def classes(self) -> ClassRegistry:
-        """All classes, labelled and discovered; ids never move."""
-        return self.knowledge.registry
-
-    @property
-    def stages(self) -> tuple[StageRecord, ...]:
-        """What happened in each stage, the base stage first."""
-        return tuple(self._history.records)
-
     # Learning
 
-    def fit(self, base: Any, *, skip_bad: bool = False, stream: bool | None = None) -> StageRecord:
+    def fit(
+        self,
+        base: Any,
+        *,
+        held_out: float = 0.0,
+        self_test: bool = False,
+        skip_bad: bool = False,
+        stream: bool | None = None,
+    ) -> StageRecord:
         """Learn the labelled base classes.
 
         Args:
             base: Labelled images: anything that `inlay.data.load` reads.
+            held_out: Share of each class that is kept out of training, so that the run knows its accuracy and can
+                sort known images out of later piles.
+            self_test: Hide some classes afterwards, learn the others anew and find the hidden ones, so that the run
+                knows how far its estimates are off; it takes about as long again, and needs `held_out`.
             skip_bad: Leave unreadable images out instead of refusing them.
-            stream: Decode image files while training instead of keeping them decoded in memory; None does so if they
-                would take more than half of the memory.
+            stream: Decode image files while training instead of holding all of them; None does so where they would
+                take more than half of the memory.
 
         Raises:
             InlayError: If the images are not fit for it, or the learner was fitted before.
         """
         images = self._base_images(base, skip_bad, stream)
-        if self._history.has_base(pipeline.base_identity(images, self._backbone, self.settings, self.seed)):
+        assert images.labels is not None
+        if not 0 <= held_out < 1:
+            raise InlayError(f"The share that is kept out of training must be at least 0 and below 1; got {held_out}.")
+        apart = self._held_out(images.labels, held_out)
+        trained = images.select(~apart) if bool(apart.any()) else images
+        if self._history.has_base(pipeline.base_identity(trained, self._backbone, self.settings, self.seed)):
             self.progress.note("The base stage is finished already; nothing was done.")
-            return self._history.take_over(0)
-        self._history.begin()
-        with self._history.locked():
-            return self._accept(pipeline.learn_base(images, self._backbone, self.settings, self.seed, self._workshop()))
+            record = self._history.take_over(0)
+        else:
+            self._history.begin()
+            with self._history.locked():
+                learned = pipeline.learn_base(trained, self._backbone, self.settings, self.seed, self._workshop())
+                record = self._accept(learned)
+        if bool(apart.any()) and self._history.calibration is None:
+            with self._history.locked():
+                self._history.keep_calibration(self._calibrated(images, apart, self_test))
+        return record
 
     def discover(
-        self, unlabelled: Any, classes: int, *, skip_bad: bool = False, stream: bool | None = None
-    ) -> StageRecord:
+        self,
+        unlabelled: Any,
+        classes: int | None = None,
+        *,
+        all_new: bool | None = None,
+        max_forgetting: float | None = None,
+        skip_bad: bool = False,
+        stream: bool | None = None,
+    ) -> StageRecord | None:
         """Find and learn new classes: train branches, merge them, remember the classes.
 
         Args:
             unlabelled: Images: anything that `inlay.data.load` reads; labels are ignored.
-            classes: Number of new classes in them.
+            classes: Number of new classes in them; None estimates it.
+            all_new: Whether all images are of new classes; if not, those of known classes are sorted out first. None
+                sorts if the run can, because images were kept out of its base stage.
+            max_forgetting: Refuse the stage if the accuracy on old classes would fall by more than this, 0 to 1.
             skip_bad: Leave unreadable images out instead of refusing them.
             stream: Decode image files while training, as for `fit`.
+
+        Returns:
+            The stage; None if nothing new was found.
 
         Raises:
             InlayError: If the images are not fit for it; what was learned before is unchanged.
         """
-        images = self._unlabelled_images(unlabelled, classes, skip_bad, stream)
+        images = self._unlabelled_images(unlabelled, 1 if classes is None else classes, skip_bad, stream)
+        calibration = self._history.calibration
+        sort = calibration is not None if all_new is None else not all_new
+        search = Search(classes, sort, _ERROR, max_forgetting)
         with self._history.locked():
-            done = self._finished(images, classes)
+            done = self._finished(images, search)
             if done is not None:
                 self.progress.note(f"These images were learned in stage {done} already; nothing was done.")
                 return self._history.take_over(done)
-            return self._accept(pipeline.learn_stage(self.knowledge, images, classes, self.settings, self._workshop()))
+            workshop = self._workshop()
+            after = discover_in_pile(self.knowledge, images, search, self.settings, workshop, calibration)
+            return None if after is None else self._accept(after)
 
     # Planning
 
@@ -174,7 +197,7 @@ class Learner:
     def rehearse_discover(
         self,
         unlabelled: Any,
-        classes: int,
+        classes: int | None = None,
         *,
         skip_bad: bool = False,
         stream: bool | None = None,
@@ -184,7 +207,7 @@ class Learner:
 
         Args:
             unlabelled: As for `discover`.
-            classes: As for `discover`.
+            classes: As for `discover`; None assumes ten, and that all images are new.
             skip_bad: As for `discover`.
             stream: As for `discover`.
             restart: Count a stage that was stopped from its beginning, as after `drop_progress`.
@@ -192,8 +215,11 @@ class Learner:
         Raises:
             InlayError: As for `discover`.
         """
+        if classes is None:
+            classes = _ASSUMED_CLASSES
+            self.progress.note(f"The number of new classes is not given; {classes} are assumed.")
         images = self._unlabelled_images(unlabelled, classes, skip_bad, stream)
-        done = self._finished(images, classes)
+        done = self._finished(images, Search(classes))
         if done is not None:
             self.progress.note(f"These images were learned in stage {done} already; discover would do nothing.")
             restart = True
@@ -203,54 +229,6 @@ class Learner:
     def drop_progress(self) -> None:
         """Drop the checkpoint of a stage that was stopped, so that it begins anew."""
         self._history.drop_progress()
-
-    # Using
-
-    def predict(self, images: Any, *, skip_bad: bool = False, stream: bool | None = None) -> list[Prediction]:
-        """Return the most probable class of each image.
-
-        Args:
-            images: Anything that `inlay.data.load` reads: files, a folder, an array; or one image [H, W] or [H, W, C].
-            skip_bad: Leave unreadable images out instead of refusing them.
-            stream: Decode image files while predicting, as for `fit`.
-        """
-        loaded = self._images(as_batch(images), skip_bad, stream, cache=False)
-        probabilities = self.knowledge.logits(loaded).softmax(dim=1)
-        best, ids = probabilities.max(dim=1)
-        entries = list(self.classes)
-        return [
-            Prediction(source, i, entries[i].name, p, entries[i].kind == "discovered")
-            for source, i, p in zip(loaded.names, ids.tolist(), best.tolist(), strict=True)
-        ]
-
-    def evaluate(self, test: Any, match: Any = None, *, skip_bad: bool = False, stream: bool | None = None) -> Scores:
-        """Score the joint head as benchmarks do.
-
-        Discovered classes have no true names, so they are matched to them: on the images of their own stage,
-        given once more with labels in `match`; this is stored and then fixed. Without it they are matched on the
-        test images, and the result says `matched_on: test`.
-
-        Args:
-            test: Labelled test images. Classes that were not seen yet are left out, or count as wrong where stages
-                are matched on the test images.
-            match: Labelled images of the discovery stages.
-            skip_bad: Leave unreadable images out instead of refusing them.
-            stream: Decode image files while scoring, as for `fit`.
-        """
-        images = self._images(test, skip_bad, stream, split="test")
-        labelled = None if match is None else self._images(match, skip_bad, stream)
-        return score_knowledge(self.knowledge, self._history, images, labelled, self.progress)
-
-    def matched_names(self, stage: int) -> tuple[str | None, ...]:
-        """Return the true class of each class of a discovery stage, as matched by `evaluate`.
-
-        Raises:
-            InlayError: If the stage was not matched yet.
-        """
-        truths = self._history.truths.upto(self._history.records[-1].index)
-        if stage not in truths:
-            raise InlayError(f"Stage {stage} was not matched yet; call evaluate with labelled images in match.")
-        return truths[stage].matching.truth_of
 
     def rollback(self, to: int) -> tuple[StageRecord, ...]:
         """Go back to an earlier stage, with its settings; a run folder keeps the run as it was under `dropped`.
@@ -267,20 +245,6 @@ class Learner:
         dropped = self._history.rollback(to)
         self.settings = self.knowledge.settings
         return dropped
-
-    def export(self, path: str | Path, format: ExportFormat = "onnx", *, pixels: Pixels = "uint8") -> Path:
-        """Write the classifier for use without inlay, and return where; see `inlay.export.export`.
-
-        Args:
-            path: File to write or to replace ("onnx"), or a new folder ("state-dict").
-            format: "onnx", which needs the extra onnx, or "state-dict".
-            pixels: Type of the images that an ONNX file takes: "uint8", or "float32" in 0..1.
-
-        Raises:
-            InlayError: If nothing was learned yet, a package is missing, or the path cannot be written.
-        """
-        World.current().by_main(lambda: export(self.knowledge, Path(path), format, pixels))
-        return Path(path)
 
     def save(self, path: str | Path) -> Path:
         """Write the run to a folder that `inlay.load` opens, on this machine or another, and return the folder.
@@ -357,29 +321,43 @@ class Learner:
             )
         return images
 
-    def _images(
-        self, source: Any, skip_bad: bool, stream: bool | None, split: Split = "train", cache: bool = True
-    ) -> Images:
-        form = self.knowledge.form
-        return read_images(
-            source,
-            self.progress,
-            stream=stream,
-            split=split,
-            size=form.size,
-            channels=form.channels,
-            skip_bad=skip_bad,
-            cache=cache,
-        )
-
     def _workshop(self) -> pipeline.Workshop:
         return pipeline.Workshop(self.device, self.progress, self._history.checkpoint(), self._checkpoint_seconds)
 
-    def _finished(self, images: Images, classes: int) -> int | None:
-        """Return the number of the stage that has learned these images already."""
-        return self._history.finished(
-            lambda index: pipeline.stage_identity(images, classes, self.settings, self.seed, index)
+    def _held_out(self, labels: torch.Tensor, share: float) -> torch.Tensor:
+        """Choose the images that are kept out of training, bool [N]."""
+        apart = held_out_images(labels, share, self.seed)
+        if share and int(apart.sum()) < _FEWEST_HELD_OUT:
+            self.progress.note(
+                f"There are too few images to keep {100 * share:g} % of each class out of training: all are learned, "
+                f"and later piles cannot be sorted."
+            )
+            return torch.zeros_like(apart)
+        return apart
+
+    def _calibrated(self, images: Images, apart: torch.Tensor, self_test: bool) -> Calibration:
+        calibration = calibrated(self.knowledge, images.select(apart).of_classes(images.class_names), _ERROR)
+        share = f"{100 * calibration.accuracy:.1f} %"
+        self.progress.note(f"Accuracy on the {int(apart.sum()):,} images that were kept out of training: {share}.")
+        hidden = classes_to_hide(images.class_names, self.seed) if self_test else ()
+        visible = [name for name in images.class_names if name not in hidden]
+        if self_test and (not hidden or len(images.select(apart).of_classes(visible)) < 2 * _FEWEST_HELD_OUT):
+            self.progress.note("There are too few classes or images for a self-test; intervals are not calibrated.")
+            return calibration
+        if not hidden:
+            return calibration
+        seed, workshop = derive_seed(self.seed, "self-test"), self._workshop()
+        trial = hide_and_find(images, apart, hidden, self._backbone, self.settings, seed, workshop, _ERROR)
+        self.progress.note(
+            f"Self-test: {trial.estimate} classes were counted where {len(hidden)} had been hidden; "
+            f"{100 * trial.new_found:.0f} % of their images were found, and {100 * trial.known_error:.0f} % of known "
+            f"ones were taken for new."
         )
+        return replace(calibration, trials=(trial,))
+
+    def _finished(self, images: Images, search: Search) -> int | None:
+        """Return the number of the stage that has learned these images already."""
+        return self._history.finished(lambda index: search_identity(images, search, self.settings, self.seed, index))
 
     def _accept(self, knowledge: Knowledge) -> StageRecord:
         record = self._history.add(knowledge)
@@ -390,9 +368,3 @@ class Learner:
                 f"parameters, and no stage can follow."
             )
         return record
-
-
-def as_batch(images: Any) -> Any:
-    """Return one image, an array [H, W] or [H, W, C], as a batch of one, and anything else as it is."""
-    alone = is_array(images) and (images.ndim == 2 or (images.ndim == 3 and images.shape[-1] in (1, 3)))
-    return images[None] if alone else images

@@ -195,7 +195,12 @@ def learn_base(
 
 
 def learn_stage(
-    knowledge: Knowledge, images: Images, classes: int, settings: Settings, workshop: Workshop
+    knowledge: Knowledge,
+    images: Images,
+    classes: int,
+    settings: Settings,
+    workshop: Workshop,
+    identity: str | None = None,
 ) -> Knowledge:
     """Discover new classes in unlabelled images and merge them into the network.
 
@@ -205,6 +210,7 @@ def learn_stage(
         classes: Number of new classes.
         settings: All settings of the stage.
         workshop: Where it is computed.
+        identity: Hash of what decided the outcome, if these images were chosen from more; None makes it from them.
 
     Raises:
         InlayError: If training is stopped or diverges, or the merge is not exact.
@@ -224,7 +230,7 @@ def learn_stage(
         settings=settings,
         seed=own,
     )
-    identity = stage_identity(images, classes, settings, knowledge.seed, index)
+    identity = identity or stage_identity(images, classes, settings, knowledge.seed, index)
     make_loop = workshop.loop_maker(f"stage {index}", settings.training, feed, own, identity)
     outcome = adaptive_discovering_and_merging(task, method(settings.method), make_loop)
     retired = [entry.id for entry in knowledge.registry.retired()]
@@ -282,9 +288,18 @@ def base_identity(images: Images, backbone: str | nn.Module, settings: Settings,
     return _hash(images.fingerprint(), settings.to_json(), seed, name)
 
 
-def stage_identity(images: Images, classes: int, settings: Settings, seed: int, index: int) -> str:
-    """Return a hash of everything, besides the stages before, that decides the outcome of a discovery stage."""
-    return _hash(images.fingerprint(), settings.to_json(), seed, index, classes)
+def stage_identity(images: Images, classes: int, settings: Settings, seed: int, index: int, *further: object) -> str:
+    """Return a hash of everything, besides the stages before, that decides the outcome of a discovery stage.
+
+    Args:
+        images: The images that are given.
+        classes: Number of new classes; 0 if it is to be estimated.
+        settings: All settings of the stage.
+        seed: Seed of the run.
+        index: Number of the stage.
+        further: What else decides it, as JSON can hold it.
+    """
+    return _hash(images.fingerprint(), settings.to_json(), seed, index, classes, *further)
 
 
 def _merge_facts(outcome: StageOutcome) -> dict[str, float | int] | None:

@@ -9,10 +9,9 @@ from torch import Tensor, nn
 
 from inlay.calibration import HiddenTrial
 from inlay.data.images import Images
+from inlay.discovering import forgetting_of
 from inlay.discovery.class_count import estimate_class_count
-from inlay.discovery.forgetting import estimated_forgetting
-from inlay.engine.randomness import derive_seed, generator
-from inlay.errors import InlayError
+from inlay.engine.randomness import generator
 from inlay.knowledge import Knowledge
 from inlay.piles import calibrated, sort_pile
 from inlay.pipeline import Workshop, learn_base, learn_stage
@@ -109,20 +108,10 @@ def hide_and_find(
         auroc=float(roc_auc_score(truth.numpy(), pile.scores.cpu().numpy())),
         known_error=float((~pile.known.cpu())[~truth].double().mean()),
         new_found=float(is_new[truth].double().mean()),
-        estimated_drop=_estimated_drop(known, after, seed),
+        estimated_drop=forgetting_of(known, after).drop,
         true_drop=_accuracy(known, labelled.select(spare).of_classes(visible))
         - _accuracy(after, labelled.select(spare).of_classes(visible)),
     )
-
-
-def _estimated_drop(before: Knowledge, after: Knowledge, seed: int) -> float:
-    heads = []
-    for knowledge in (before, after):
-        if not isinstance(knowledge.head, nn.Linear):
-            raise InlayError("Forgetting can be estimated with a joint head only; choose another method.")
-        heads.append((knowledge.statistics, knowledge.head.weight, knowledge.head.bias))
-    randomness = generator(derive_seed(seed, "forgetting"), "noise", device=before.device)
-    return estimated_forgetting(heads[0], heads[1], randomness).drop
 
 
 def _accuracy(knowledge: Knowledge, images: Images) -> float:

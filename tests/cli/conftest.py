@@ -35,7 +35,7 @@ def _inlay(*arguments: object) -> Finished:
     return CompletedProcess(command, code, stdout.getvalue(), stderr.getvalue())
 
 
-def _write_digits(folder: Path, names: Sequence[str], first: int, last: int) -> Path:
+def write_digits(folder: Path, names: Sequence[str], first: int, last: int) -> Path:
     """Write images first..last-1 of each named digit into a folder of its own."""
     chosen = digits(names, first, last)
     assert chosen.labels is not None
@@ -61,17 +61,18 @@ def inlay() -> Callable[..., Finished]:
 
 @pytest.fixture(scope="session")
 def quick() -> tuple[str, ...]:
-    """Options under which a stage takes a second."""
-    return tuple(f"--set={name}={value}" for name, value in {**QUICK, "base.contrastive": 0.0}.items())
+    """Options of `fit` under which a stage takes a second, and all images are learned."""
+    changes = tuple(f"--set={name}={value}" for name, value in {**QUICK, "base.contrastive": 0.0}.items())
+    return ("--held-out=0", "--no-self-test", *changes)
 
 
 @pytest.fixture(scope="session")
 def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folders `base`, `new` and `test` with one sub-folder per class, and `flat` with the images of `new`."""
     folder = tmp_path_factory.mktemp("pictures")
-    _write_digits(folder / "base", BASE, 0, 20)
-    _write_digits(folder / "new", NEW, 0, 20)
-    _write_digits(folder / "test", [*BASE, *NEW], 20, 30)
+    write_digits(folder / "base", BASE, 0, 20)
+    write_digits(folder / "new", NEW, 0, 20)
+    write_digits(folder / "test", [*BASE, *NEW], 20, 30)
     (folder / "flat").mkdir()
     for image in (folder / "new").rglob("*.png"):
         shutil.copy(image, folder / "flat")

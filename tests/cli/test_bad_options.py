@@ -86,7 +86,7 @@ def test_discovery_that_diverges_leaves_a_run_that_goes_on(
 def test_unknown_command_and_missing_option_are_explained_without_a_traceback(inlay: Inlay, fitted: Path) -> None:
     for arguments, complaint in (
         (("teach",), "teach"),
-        (("discover", fitted, fitted), "--classes"),
+        (("rollback", fitted), "--to"),
         (("info",), "run"),
     ):
         said = inlay(*arguments)

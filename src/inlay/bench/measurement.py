@@ -72,6 +72,7 @@ def _discover(
     learner.head_file = folder.with_name(f"{folder.name}-novel-head.safetensors")
     for index in range(1, stages.count + 1):
         done = learner.discover(stages.unlabelled(index), len(stages.class_names(index)))
+        assert done is not None
         scores = learner.evaluate(stages.test(index), match=stages.labelled(index))
         metrics = metrics_of(scores)
         record["stages"].append({"metrics": metrics, "matched_on": scores.matched_on, "merge": done.merge})

@@ -75,6 +75,8 @@ def fit(
     changes: Changes = None,
     seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
     size: Annotated[int | None, typer.Option(help="Side of the images; taken from the data by default.")] = None,
+    held_out: Annotated[float, typer.Option(help="Share of each class that is kept out of training.")] = 0.1,
+    self_test: Annotated[bool, typer.Option(help="Hide some classes afterwards and find them again.")] = True,
     device: Device = "auto",
     skip_bad: SkipBad = False,
     stream: Stream = None,
@@ -100,7 +102,8 @@ def fit(
         return
     if restart:
         learner.drop_progress()
-    show_stage(learner, learner.fit(data, skip_bad=skip_bad, stream=stream))
+    record = learner.fit(data, held_out=held_out, self_test=self_test, skip_bad=skip_bad, stream=stream)
+    show_stage(learner, record)
     console.print(str(out))
 
 
@@ -108,7 +111,18 @@ def fit(
 def discover(
     run: Run,
     data: Data,
-    classes: Annotated[int, typer.Option(help="Number of new classes in the images.", show_default=False)],
+    classes: Annotated[int | None, typer.Option(help="Number of new classes; estimated by default.")] = None,
+    all_new: Annotated[
+        bool | None,
+        typer.Option(
+            "--all-new/--mixed",
+            help="Whether all images are of new classes. By default known ones are sorted out if the run can.",
+            show_default=False,
+        ),
+    ] = None,
+    max_forgetting: Annotated[
+        float | None, typer.Option(help="Refuse the stage if accuracy on old classes would fall by more, such as 0.05.")
+    ] = None,
     changes: Changes = None,
     device: Device = "auto",
     skip_bad: SkipBad = False,
@@ -123,11 +137,15 @@ def discover(
     learner = _open(run, device)
     learner.settings = learner.settings.changed(read_changes(changes))
     if dry_run:
-        show_rehearsal(learner.rehearse_discover(data, classes, skip_bad=skip_bad, stream=stream, restart=restart))
+        rehearsal = learner.rehearse_discover(data, classes, skip_bad=skip_bad, stream=stream, restart=restart)
+        show_rehearsal(rehearsal)
         return
     if restart:
         learner.drop_progress()
-    show_stage(learner, learner.discover(data, classes, skip_bad=skip_bad, stream=stream))
+    options = {"all_new": all_new, "max_forgetting": max_forgetting, "skip_bad": skip_bad, "stream": stream}
+    record = learner.discover(data, classes, **options)  # type: ignore[arg-type]
+    if record is not None:
+        show_stage(learner, record)
     console.print(str(run))
 
 

@@ -16,7 +16,7 @@ from inlay.data.listing import ImageFile, Listing
 from inlay.data.source import READERS
 from inlay.errors import InlayError
 from inlay.knowledge import InputForm
-from inlay.learner import as_batch
+from inlay.trained_model import as_batch
 
 __all__ = [
     "AsJson",

@@ -41,6 +41,12 @@ errors = Console(stderr=True, highlight=False, markup=False, emoji=False, soft_w
 
 def show_stage(learner: Learner, record: StageRecord) -> None:
     """Print what a stage has learned."""
+    found = record.found or {}
+    if "pile" in found:
+        console.print(
+            f"Of {found['pile']:,} images {found['known']:,} are of known classes, {found['new']:,} are new, and "
+            f"{found['neither']:,} are neither."
+        )
     console.print(
         f"Stage {record.index}: {len(record.class_names)} classes from {record.images:,} images in "
         f"{record.seconds:.0f} s; {len(learner.classes)} classes in all."

@@ -20,13 +20,19 @@ _FLOOR = 1e-3
 # Up to here every count is tried; beyond, steps of this ratio are finer than the estimate itself.
 _EVERY_COUNT = 20
 _STEP = 1.08
+# Counts that are always compared with one blob: 2 to 5.
+_FEW_COUNTS = 4
+# A blob along one axis has a silhouette near 0.6, which two far classes cannot exceed by a share; from this value of
+# the blob's silhouette on the excess that is asked for grows no more.
+_LONG_BLOB = 1 / 3
 
 
 @dataclass(frozen=True)
 class CountSettings:
     """How the number of classes is looked for.
 
-    The weights and the threshold were chosen on digits of three bases and on photographs with ImageNet features.
+    The weights and the threshold were chosen on handwritten digits, with features of networks that had learned other
+    digits, and on photographs with ImageNet features.
 
     Attributes:
         most: Largest count that is tried, 2 or more.
@@ -37,19 +43,19 @@ class CountSettings:
         subsamples: Random halves that are clustered to measure stability, 2 or more.
         count_weight: Weight of log k in the score; the stability of data without structure falls about so.
         silhouette_weight: Weight of the logarithm of the silhouette in the score, next to that of the stability.
-        least_excess: Silhouette above that of one Gaussian blob, below which the images are one class.
+        least_excess: The images are one class if no silhouette exceeds that of one Gaussian blob by this share.
         smallest: Clusters below this share of the largest one are not counted.
     """
 
     most: int = 60
-    images_per_class: int = 10
+    images_per_class: int = 25
     dimensions: int = 32
     points: int = 5000
     silhouette_points: int = 1000
     subsamples: int = 6
-    count_weight: float = 0.3
+    count_weight: float = 0.2
     silhouette_weight: float = 0.5
-    least_excess: float = 0.06
+    least_excess: float = 0.3
     smallest: float = 0.02
 
     def __post_init__(self) -> None:
@@ -74,8 +80,9 @@ def estimate_class_count(
         log stability(k) + silhouette_weight · log silhouette(k) + count_weight · log k
 
     where the stability is the mean adjusted Rand index between the halves, each extended to all images by nearest
-    centre. The best k answers, less its tiny clusters; but where the silhouette hardly exceeds that of one Gaussian
-    blob of the same covariance, the answer is 1. Each half gives an answer of its own, and the interval spans them.
+    centre. The best k answers, less its tiny clusters; but where no silhouette up to k clearly exceeds that of one
+    Gaussian blob of the same covariance, the answer is 1. Each half gives an answer of its own, and the interval spans
+    them. Features alone cannot tell a class with parts from several classes, nor two classes that overlap from one.
 
     Args:
         features: Features of the unlabelled images, [N, D]; L2-normalised here.
@@ -150,27 +157,34 @@ class _Trial:
         shape = settings.silhouette_weight * math.log(max(silhouette, _FLOOR))
         return math.log(max(stability, _FLOOR)) + shape + settings.count_weight * math.log(self.k)
 
-    def half_score(self, half: int, settings: CountSettings) -> float:
-        return self.score(self.stabilities[half], self.silhouettes[half], settings)
-
 
 def _concluded(trials: list[_Trial], settings: CountSettings) -> ClassCount:
-    def answer(trial: _Trial, silhouette: float) -> int:
-        return trial.counted if silhouette - trial.null >= settings.least_excess else 1
-
-    curve = tuple(
-        CurvePoint(trial.k, trial.stability, trial.silhouette, trial.null, score)
-        for trial in trials
-        for score in [trial.score(trial.stability, trial.silhouette, settings)]
-    )
-    best = trials[max(range(len(trials)), key=lambda index: curve[index].score)]
-    estimate = answer(best, best.silhouette)
+    scores = [trial.score(trial.stability, trial.silhouette, settings) for trial in trials]
+    estimate = _answer(trials, scores, [trial.silhouette for trial in trials], settings)
     answers = [estimate]
     for half in range(settings.subsamples):
-        chosen = max(trials, key=lambda trial, half=half: trial.half_score(half, settings))  # type: ignore[misc]
-        answers.append(answer(chosen, chosen.silhouettes[half]))
+        silhouettes = [trial.silhouettes[half] for trial in trials]
+        half_scores = [trial.score(trial.stabilities[half], trial.silhouettes[half], settings) for trial in trials]
+        answers.append(_answer(trials, half_scores, silhouettes, settings))
     low, high = bounded(estimate, min(answers), max(answers))
-    return ClassCount(estimate, low, high, curve)
+    curve = (
+        CurvePoint(trial.k, trial.stability, trial.silhouette, trial.null, score)
+        for trial, score in zip(trials, scores, strict=True)
+    )
+    return ClassCount(estimate, low, high, tuple(curve))
+
+
+def _answer(trials: list[_Trial], scores: list[float], silhouettes: list[float], settings: CountSettings) -> int:
+    """Return the count of the best score, or 1 where no silhouette up to it stands out from that of one blob."""
+    best = scores.index(max(scores))
+    # Clusters at a low count are the surest sign of structure, also where the best count is lower still.
+    looked_at = slice(max(best + 1, _FEW_COUNTS))
+    pairs = zip(trials[looked_at], silhouettes[looked_at], strict=True)
+    stands_out = any(
+        silhouette - trial.null >= settings.least_excess * min(max(trial.null, _FLOOR), _LONG_BLOB)
+        for trial, silhouette in pairs
+    )
+    return trials[best].counted if stands_out else 1
 
 
 def _drawn(rows: Tensor, most: int, generator: torch.Generator) -> Tensor:

@@ -48,7 +48,12 @@ class StageTruth:
 
 
 def match_stage(
-    stage: int, cluster_of: Mapping[str, int], cluster_count: int, labelled: Images, known: Sequence[str] = ()
+    stage: int,
+    cluster_of: Mapping[str, int],
+    cluster_count: int,
+    labelled: Images,
+    known: Sequence[str] = (),
+    mixed: bool = False,
 ) -> StageTruth:
     """Match the clusters of a stage on its own images, given once more with labels.
 
@@ -58,6 +63,8 @@ def match_stage(
         cluster_count: Number of clusters.
         labelled: Labelled images; those that the stage did not see are left out.
         known: Names of the classes of other stages.
+        mixed: Whether images of known classes were sorted out before the stage; those that slipped through are left
+            out of the matching.
 
     Raises:
         InlayError: If images of the stage are missing, or some of them are of a class of another stage.
@@ -75,6 +82,8 @@ def match_stage(
             f"{missing} of the {len(cluster_of)} unlabelled images of stage {stage} are not among the images given for "
             f"matching; give all of them with their labels."
         )
+    if mixed:
+        seen = [index for index in seen if names[index] not in set(known)]
     truth = [names[index] for index in seen]
     clusters = [cluster_of[fingerprints[index]] for index in seen]
     classes = tuple(sorted(set(truth)))

@@ -43,7 +43,8 @@ class StageTruths:
         unmatched = [record for record in records[1:] if record.index not in self._found]
         for record in unmatched:
             known = [*records[0].class_names, *(name for truth in self._found.values() for name in truth.names)]
-            truth = match_stage(record.index, record.cluster_of(), len(record.class_names), labelled, known)
+            mixed = record.found is not None
+            truth = match_stage(record.index, record.cluster_of(), len(record.class_names), labelled, known, mixed)
             self._keep({**self._found, record.index: truth})
         return bool(unmatched)
 

@@ -1,0 +1,172 @@
+"""A discovery stage from a pile: sort it, count the new classes, learn them, and see what was forgotten."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from torch import Tensor, nn
+
+from inlay.calibration import Calibration
+from inlay.data.images import Images
+from inlay.discovery.forgetting import Correction, ForgettingEstimate, estimated_forgetting
+from inlay.engine.randomness import derive_seed, generator
+from inlay.errors import InlayError
+from inlay.knowledge import Knowledge
+from inlay.piles import SortedPile, count_new_classes, sort_pile
+from inlay.pipeline import Workshop, check_unlabelled, learn_stage, stage_identity
+from inlay.settings import Settings
+
+__all__ = ["Search", "discover_in_pile", "forgetting_of", "search_identity"]
+
+_NO_TRIALS = Calibration(accuracy=0.0, known_scores=(), stretch=1.0)
+
+
+@dataclass(frozen=True)
+class Search:
+    """How new classes are looked for.
+
+    Attributes:
+        classes: Number of new classes; None estimates it.
+        sort: Whether images of known classes are sorted out first.
+        error: Share of known images that may be taken for new.
+        max_forgetting: Largest estimated drop in accuracy on old classes, 0 to 1, with which the stage is accepted;
+            None accepts any.
+    """
+
+    classes: int | None = None
+    sort: bool = False
+    error: float = 0.05
+    max_forgetting: float | None = None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether all images are learned, as so many classes, whatever is forgotten."""
+        return self.classes is not None and not self.sort and self.max_forgetting is None
+
+
+def search_identity(images: Images, search: Search, settings: Settings, seed: int, index: int) -> str:
+    """Return a hash of everything, besides the stages before, that decides the outcome of a search.
+
+    What may be forgotten does not: a stage that was refused goes on from its end if more is allowed.
+    """
+    chosen = [] if search.classes is not None and not search.sort else [search.sort, search.error]
+    return stage_identity(images, search.classes or 0, settings, seed, index, *chosen)
+
+
+def discover_in_pile(
+    knowledge: Knowledge,
+    images: Images,
+    search: Search,
+    settings: Settings,
+    workshop: Workshop,
+    calibration: Calibration | None,
+) -> Knowledge | None:
+    """Find and learn the new classes of a pile.
+
+    Args:
+        knowledge: What is known; it is not changed.
+        images: Unlabelled images.
+        search: How new classes are looked for.
+        settings: All settings of the stage.
+        workshop: Where it is computed.
+        calibration: What the run knows of its own errors; None if nothing was kept out of training.
+
+    Returns:
+        What is known after the stage; None if nothing is new in the pile.
+
+    Raises:
+        InlayError: If the pile cannot be sorted, too much would be forgotten, or training is stopped or diverges.
+    """
+    if search.is_plain:
+        assert search.classes is not None
+        return learn_stage(knowledge, images, search.classes, settings, workshop)
+    index = knowledge.record.index + 1
+    identity = search_identity(images, search, settings, knowledge.seed, index)
+    found: dict[str, Any] = {}
+    features = None
+    if search.sort or search.classes is None:
+        features = knowledge.features(images)
+    if search.sort:
+        assert features is not None
+        pile = _sorted(knowledge, features, search, calibration)
+        found |= _told(pile)
+        if not pile.has_new:
+            workshop.progress.note(_nothing_new(pile))
+            return None
+        images, features = images.select(pile.new.cpu()), features[pile.new]
+    classes = search.classes
+    if classes is None:
+        assert features is not None
+        classes = _counted(features, knowledge, calibration, found, workshop)
+    check_unlabelled(images, classes)
+    after = learn_stage(knowledge, images, classes, settings, workshop, identity)
+    return _accepted(knowledge, after, search, calibration, found, workshop)
+
+
+def forgetting_of(before: Knowledge, after: Knowledge, correction: Correction | None = None) -> ForgettingEstimate:
+    """Estimate the drop in accuracy on the classes known before a stage, without images.
+
+    Raises:
+        InlayError: If one of the heads is not a joint one.
+    """
+    heads = []
+    for knowledge in (before, after):
+        if not isinstance(knowledge.head, nn.Linear):
+            raise InlayError("Forgetting can be estimated with a joint head only; choose another method.")
+        heads.append((knowledge.statistics, knowledge.head.weight, knowledge.head.bias))
+    randomness = generator(derive_seed(before.seed, "forgetting", after.record.index), "noise", device=before.device)
+    return estimated_forgetting(heads[0], heads[1], randomness, correction)
+
+
+def _sorted(knowledge: Knowledge, features: Tensor, search: Search, calibration: Calibration | None) -> SortedPile:
+    if calibration is None:
+        raise InlayError(
+            "Images of known classes can be sorted out only in a run that kept some out of training; pass --all-new if "
+            "all images are new, or fit again with --held-out 0.1."
+        )
+    return sort_pile(knowledge, features, calibration, search.error)
+
+
+def _told(pile: SortedPile) -> dict[str, Any]:
+    parts = {name: int(getattr(pile, name).sum()) for name in ("known", "new", "neither")}
+    return {"pile": len(pile.scores), **parts, "new_share": asdict(pile.share), "error": pile.error}
+
+
+def _nothing_new(pile: SortedPile) -> str:
+    return (
+        f"Nothing new was found among {len(pile.scores):,} images: {int(pile.new.sum()):,} look new, which is what "
+        f"errors among known ones explain; pass --all-new to learn them all the same."
+    )
+
+
+def _counted(
+    features: Tensor, knowledge: Knowledge, calibration: Calibration | None, found: dict[str, Any], workshop: Workshop
+) -> int:
+    seed = derive_seed(knowledge.seed, "class count", knowledge.record.index)
+    count = count_new_classes(features, calibration or _NO_TRIALS, seed)
+    found["classes"] = {"estimate": count.estimate, "low": count.low, "high": count.high, "loose": count.loose}
+    found["curve"] = [[point.k, point.score] for point in count.curve]
+    workshop.progress.note(
+        f"About {count.estimate} new classes, between {count.low} and {count.high}; pass --classes to say it better."
+    )
+    return count.estimate
+
+
+def _accepted(
+    before: Knowledge,
+    after: Knowledge,
+    search: Search,
+    calibration: Calibration | None,
+    found: Mapping[str, Any],
+    workshop: Workshop,
+) -> Knowledge:
+    drop = forgetting_of(before, after, None if calibration is None else calibration.correction)
+    told = {"drop": drop.drop, "standard_error": drop.standard_error, "uncorrected": drop.uncorrected}
+    if search.max_forgetting is not None and drop.drop > search.max_forgetting:
+        raise InlayError(
+            f"The stage was not accepted, as accuracy on the old classes would fall by about {100 * drop.drop:.1f} "
+            f"points, more than {100 * search.max_forgetting:g}; the run is as it was. Pass a larger --max-forgetting "
+            f"to accept it."
+        )
+    workshop.progress.note(f"Accuracy on the old classes falls by about {100 * drop.drop:.1f} points.")
+    return replace(after, record=replace(after.record, found={**found, "forgetting": told}))

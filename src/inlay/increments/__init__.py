@@ -1,0 +1,1 @@
+"""Learning new classes that come with labels: exemplars, classifiers and losses, one noun per module."""

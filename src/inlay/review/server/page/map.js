@@ -1,0 +1,91 @@
+// The map of a stage on a canvas: one point for each image, coloured by its class.
+
+const MARGIN = 10;
+const REACH = 14;
+
+export function colourOf(id, dark) {
+  // Steps of the golden angle keep neighbouring ids apart.
+  return `hsl(${((id * 137.508) % 360).toFixed(1)} ${dark ? "65% 64%" : "62% 42%"})`;
+}
+
+export class StageMap {
+  constructor(canvas, onPick) {
+    this.canvas = canvas;
+    this.images = [];
+    this.points = [];
+    this.classes = [];
+    this.current = null;
+    this.picked = null;
+    canvas.addEventListener("click", (event) => {
+      const index = this.nearest(event.offsetX, event.offsetY);
+      if (index !== null) {
+        this.picked = index;
+        this.draw();
+        onPick(this.images[index], this.classes[index]);
+      }
+    });
+    new ResizeObserver(() => this.draw()).observe(canvas);
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.draw());
+  }
+
+  lay(images, points) {
+    this.images = images;
+    this.points = points;
+  }
+
+  colour(classes, current) {
+    this.classes = classes;
+    this.current = current;
+    this.draw();
+  }
+
+  place([x, y]) {
+    const width = this.canvas.clientWidth - 2 * MARGIN;
+    const height = this.canvas.clientHeight - 2 * MARGIN;
+    return [MARGIN + (width * (x + 1)) / 2, MARGIN + (height * (1 - y)) / 2];
+  }
+
+  nearest(left, top) {
+    let best = null;
+    let least = REACH * REACH;
+    this.points.forEach((point, index) => {
+      const [x, y] = this.place(point);
+      const distance = (x - left) ** 2 + (y - top) ** 2;
+      if (distance <= least) [best, least] = [index, distance];
+    });
+    return best;
+  }
+
+  draw() {
+    const { canvas } = this;
+    const scale = window.devicePixelRatio || 1;
+    canvas.width = Math.round(canvas.clientWidth * scale);
+    canvas.height = Math.round(canvas.clientHeight * scale);
+    const pen = canvas.getContext("2d");
+    pen.scale(scale, scale);
+    const dark = matchMedia("(prefers-color-scheme: dark)").matches;
+    const radius = this.points.length > 3000 ? 2 : this.points.length > 600 ? 3 : 4.5;
+    const faint = getComputedStyle(canvas).getPropertyValue("--faint");
+    // Points of the class in view come last, on top of the others.
+    const order = this.points.map((_, index) => index);
+    order.sort((a, b) => (this.classes[a] === this.current) - (this.classes[b] === this.current));
+    for (const index of order) {
+      const id = this.classes[index];
+      const [x, y] = this.place(this.points[index]);
+      pen.globalAlpha = id === this.current ? 1 : 0.45;
+      pen.fillStyle = id === null || id === undefined ? faint : colourOf(id, dark);
+      pen.beginPath();
+      pen.arc(x, y, radius, 0, 2 * Math.PI);
+      pen.fill();
+    }
+    if (this.picked !== null && this.points[this.picked]) {
+      const [x, y] = this.place(this.points[this.picked]);
+      pen.globalAlpha = 1;
+      pen.lineWidth = 2;
+      pen.strokeStyle = getComputedStyle(canvas).getPropertyValue("--ink");
+      pen.beginPath();
+      pen.arc(x, y, radius + 4, 0, 2 * Math.PI);
+      pen.stroke();
+    }
+  }
+}

@@ -1,0 +1,187 @@
+"""One review of the latest stage of a run: what was decided so far, and what is decided next."""
+
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from inlay import decisions
+from inlay.decisions import Decision, Undo
+from inlay.discovery.kmeans import kmeans
+from inlay.engine.progress import Progress, counting
+from inlay.engine.randomness import generator
+from inlay.errors import InlayError
+from inlay.knowledge import Knowledge
+from inlay.reading import read_images
+from inlay.review.server.decided import decided, keep_decisions, kept_decisions
+from inlay.review.server.images import StageImages, folder_of_stage
+from inlay.review.server.members import Members, members_after
+from inlay.run_folder import RunFolder
+
+__all__ = ["OutdatedError", "Session", "open_session"]
+
+MOST_PARTS = 10
+"""Parts that a class can be split into at once."""
+
+
+class OutdatedError(InlayError):
+    """A decision was taken in view of classes that have changed since."""
+
+
+class Session:
+    """The decisions about a stage, each written down before it is shown.
+
+    Args:
+        run: The run, locked for as long as the session lives.
+        knowledge: What the latest stage itself left behind.
+        images: The images of the stage.
+        features: Their features, [N, D] on the CPU; NaN for those that are not there.
+
+    Attributes:
+        run: The run.
+        before: What the stage itself left behind.
+        after: What is known after the decisions.
+        images: The images of the stage.
+        features: Their features.
+        members: Images of each class after the decisions.
+        lock: Held while a decision is followed; hold it to read what belongs together.
+    """
+
+    def __init__(self, run: RunFolder, knowledge: Knowledge, images: StageImages, features: Tensor) -> None:
+        self.run, self.before, self.images, self.features = run, knowledge, images, features
+        self.lock = threading.RLock()
+        self._found_in_stage = _first_members(knowledge)
+        self._set(kept_decisions(run, knowledge), decided(run, knowledge))
+
+    @property
+    def stage(self) -> int:
+        """Number of the stage."""
+        return self.before.record.index
+
+    @property
+    def revision(self) -> int:
+        """Number of decisions so far, those to undo others among them."""
+        return len(self._taken)
+
+    @property
+    def can_undo(self) -> bool:
+        """Whether a decision stands that could be taken back."""
+        undone = sum(isinstance(decision, Undo) for decision in self._taken)
+        return len(self._taken) > 2 * undone
+
+    def decide(self, wanted: object, revision: object) -> None:
+        """Follow a decision and write it down.
+
+        Args:
+            wanted: The decision as `inlay.decisions.to_json` writes it; a split may have "parts", a number of groups
+                to find, instead of "labels". The time is that of this call.
+            revision: Number of decisions that the person who decides has seen.
+
+        Raises:
+            OutdatedError: If there are others by now.
+            InlayError: If the decision is not possible or cannot be written; everything stays as it was then.
+        """
+        with self.lock:
+            if revision != self.revision:
+                raise OutdatedError(
+                    "The classes were changed on another page meanwhile; look at them and decide again."
+                )
+            decision = decisions.from_json(self._completed(wanted))
+            taken = [*self._taken, decision]
+            outcome = decisions.replay(self.before, taken, self._features_of_class)
+            if outcome.registry.history == self.after.registry.history:
+                return
+            keep_decisions(self.run, self.before, taken, outcome)
+            self._set(taken, outcome)
+
+    def may_split(self, id: int) -> bool:
+        """Whether the images of a class are all at hand, and there are enough of them."""
+        images = self.members.get(id, ())
+        complete = len(images) == list(self.after.registry)[id].size
+        return complete and len(images) > 2 and not self.features[list(images)].isnan().any()
+
+    def _set(self, taken: list[Decision], outcome: Knowledge) -> None:
+        self.members = members_after(self._found_in_stage, taken, len(self.before.registry))
+        self._taken, self.after = taken, outcome
+
+    def _features_of_class(self, id: int) -> Tensor:
+        images = self._found_in_stage.get(id)
+        if images is None:
+            raise InlayError(
+                f"Class {id} was not found in stage {self.stage}, whose images are shown, so nothing that it is part "
+                f"of can be split; merge or rename it instead."
+            )
+        features = self.features[list(images)]
+        if features.isnan().any():
+            raise InlayError(
+                f"Not all images of class {id} were found, so it cannot be split; start `inlay review` with --images "
+                f"and the folder that has them."
+            )
+        return features
+
+    def _completed(self, wanted: object) -> object:
+        """Add the time, and the labels of a split that only has a number of parts."""
+        if not isinstance(wanted, Mapping):
+            return wanted
+        filled = {**wanted, "when": datetime.now(UTC).isoformat(timespec="seconds")}
+        if filled.get("decision") == "split" and "parts" in filled:
+            filled["labels"] = self._labels(filled.get("id"), filled.pop("parts"))
+        return filled
+
+    def _labels(self, id: object, parts: object) -> list[int]:
+        if isinstance(parts, bool) or not isinstance(parts, int) or not 2 <= parts <= MOST_PARTS:
+            raise InlayError(f"A class can be split into 2 to {MOST_PARTS} parts; write a number of parts.")
+        if isinstance(id, bool) or not isinstance(id, int) or not 0 <= id < len(self.after.registry):
+            raise InlayError(f"There is no such class to split; write an id from 0 to {len(self.after.registry) - 1}.")
+        if not self.may_split(id) or parts >= len(self.members[id]):
+            raise InlayError(
+                f"Class {id} cannot be split into {parts} parts; it needs more images than that, all of them found in "
+                f"the folder of the stage."
+            )
+        chosen = generator(self.before.seed, "split", self.revision)
+        return kmeans(self.features[list(self.members[id])], parts, chosen).labels.tolist()
+
+
+@contextmanager
+def open_session(run: Path, images: str | None, device: torch.device, progress: Progress) -> Iterator[Session]:
+    """Open the latest stage of a run for review, and keep other processes from writing to the run meanwhile.
+
+    Args:
+        run: Folder of the run.
+        images: Anything that `inlay.data.load` reads, the images of the stage among them; None looks where those were
+            that stand for its classes.
+        device: Where to compute.
+        progress: Receiver of news.
+
+    Raises:
+        InlayError: If there is no such run, another process is writing to it, its latest stage has no discovered
+            classes, or the images are not found.
+    """
+    folder = RunFolder.open(run)
+    with folder.lock():
+        knowledge = Knowledge.from_files(*folder.read(), device)
+        if knowledge.record.kind != "novel":
+            raise InlayError(f"{run} has no discovered classes yet; find some with `inlay discover {run} IMAGES`.")
+        place = images or str(folder_of_stage(knowledge))
+        form = knowledge.form
+        read = read_images(
+            place, progress, stream=None, size=form.size, channels=form.channels, skip_bad=True, cache=True
+        )
+        found = StageImages(knowledge, read, place)
+        if len(found.found) < len(found):
+            progress.note(f"Found {len(found.found):,} of the {len(found):,} images of stage {knowledge.record.index}.")
+        with counting(progress, "looking at images") as report:
+            features = found.features(knowledge, report)
+        yield Session(folder, knowledge, found, features)
+
+
+def _first_members(knowledge: Knowledge) -> Members:
+    ids = [entry.id for entry in knowledge.registry.of_stage(knowledge.record.index)]
+    images: dict[int, list[int]] = {id: [] for id in ids}
+    for position, cluster in enumerate(knowledge.record.clusters):
+        images[ids[cluster]].append(position)
+    return {id: tuple(positions) for id, positions in images.items()}
