@@ -107,10 +107,8 @@ def test_refusals() -> None:
     with pytest.raises(RefusedInputError, match=r"floats outside 0\.\.1; scale them to 0\.\.1 or pass"):
         _quick().fit(images * 1.0, labels)
     fitted = _quick().fit(images, labels)
-    with pytest.raises(NotSupportedYetError, match=r"leave y out and write n_new=NUMBER\.$"):
+    with pytest.raises(NotSupportedYetError, match=r"leave y out to discover new ones\.$"):
         fitted.partial_fit(images, labels)
-    with pytest.raises(RefusedInputError, match=r"write n_new=NUMBER\.$"):
-        fitted.partial_fit(images)
     with pytest.raises(RefusedInputError, match="Finding 99 new classes needs more than 99 images"):
         fitted.partial_fit(images, n_new=99)
     with pytest.raises(RefusedInputError, match=r"shape \[8, 7\], but those of fit had \[8, 8\]"):
@@ -124,3 +122,10 @@ def test_it_is_found_in_the_package() -> None:
     assert inlay.InlayClassifier is InlayClassifier
     with pytest.raises(AttributeError, match="no attribute 'InlayRegressor'"):
         _ = getattr(inlay, "InlayRegressor")  # noqa: B009 - by name, as a typed access would not be accepted
+
+
+def test_the_number_of_new_classes_is_estimated() -> None:
+    images, labels = digits(["0", "1"]).images[:, 0].numpy(), [0] * 40 + [1] * 40
+    found = _quick().fit(images, labels).partial_fit(digits(["3", "6"]).images[:, 0].numpy())
+    assert len(found.classes_) == len(found.learner_.classes) > 2
+    assert found.classes_.tolist() == list(range(len(found.classes_)))

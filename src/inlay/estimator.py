@@ -120,23 +120,19 @@ class InlayClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         Args:
             X: Samples of the shape that was fitted.
             y: Labels, in the first call only.
-            n_new: Number of new classes in the samples.
+            n_new: Number of new classes in the samples; estimated by default.
             classes: All labels of the first call, as scikit-learn gives them; those in `y` by default.
 
         Raises:
             NotFittedError: If nothing was fitted yet and there are no labels.
             NotSupportedYetError: If labels are given later on.
-            ValueError: If the samples are not fit for it, or `n_new` is missing.
+            ValueError: If the samples are not fit for it.
         """
         if not hasattr(self, "learner_"):
             return self._first_fit(X, y, classes)
         X = self._checked(X)
         if y is not None:
-            raise NotSupportedYetError(
-                "Labelled classes cannot be added after fit; leave y out and write n_new=NUMBER."
-            )
-        if n_new is None:
-            raise RefusedInputError("The number of new classes is missing; write n_new=NUMBER.")
+            raise NotSupportedYetError("Labelled classes cannot be added after fit; leave y out to discover new ones.")
         with _refusals_for_scikit_learn():
             self.learner_.discover(self._images(X), n_new)
         names = self.learner_.classes.names[len(self.classes_) :]

@@ -2,6 +2,7 @@
 
 import io
 import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -42,13 +43,15 @@ class StageImages:
         self.fingerprints = knowledge.record.fingerprints
         self._form = knowledge.form
         where = {print_: index for index, print_ in reversed(list(enumerate(images.fingerprints())))}
-        self._index = {place: where[print_] for place, print_ in enumerate(self.fingerprints) if print_ in where}
+        self._index = {position: where[print_] for position, print_ in enumerate(self.fingerprints) if print_ in where}
         if not self._index:
             raise InlayError(
                 f"None of the {len(self.fingerprints)} images of stage {knowledge.record.index} is in {place}; write "
                 f"--images with the folder they are in."
             )
         self._images = images
+        # Decoding changes the filters of warnings, which all threads share.
+        self._decoding = threading.Lock()
         self.found = torch.tensor(sorted(self._index))
 
     def __len__(self) -> int:
@@ -92,10 +95,12 @@ class StageImages:
             raise InlayError(f"There is no image {position}; write one from 0 to {len(self) - 1} that was found.")
         name = self._images.names[index]
         if os.path.isfile(name):
-            seen = decode_image(Path(name), self._form.size, self._form.channels)
+            with self._decoding:
+                seen = decode_image(Path(name), self._form.size, self._form.channels)
+                picture = decode_image(Path(name))
             if fingerprint_of(seen.numpy()) != self.fingerprints[position]:
                 raise InlayError(f"'{name}' has changed since the page was opened; start `inlay review` again.")
-            return _png(decode_image(Path(name)))
+            return _png(picture)
         pixels = self._images.pixels
         return _png(pixels[index].cpu() if isinstance(pixels, Tensor) else pixels.read(torch.tensor([index]))[0])
 
