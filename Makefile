@@ -29,7 +29,7 @@ format: $(READY)
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit("inlay needs Python 3.11 or newer") if sys.version_info < (3, 11) else None'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[demo,onnx,pretrained,webdataset,dev]'
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[demo,onnx,pretrained,review,webdataset,dev]'
 	touch $(READY)
 
 clean:

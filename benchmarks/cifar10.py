@@ -98,6 +98,7 @@ def measure(options: argparse.Namespace, settings: Settings, images: Images, see
     began = time.monotonic()
     learner.settings = settings
     stage = learner.discover(images.unlabelled, NEW_CLASSES)
+    assert stage is not None
     _tell(f"seed {seed}: discovery stage", began)
     began = time.monotonic()
     scores = learner.evaluate(images.test, match=images.labelled)

@@ -154,7 +154,8 @@ def test_the_paper_preset_runs() -> None:
     learner.fit(digits(BASE))
     record = learner.discover(digits(FIRST), classes=2)
     assert learner.settings.method == "adm" and learner.knowledge.statistics.kind == "shared"
-    assert record.merge is not None and record.merge["max_abs_diff"] < 1e-4
+    assert record is not None and record.merge is not None
+    assert record.merge["max_abs_diff"] < 1e-4
     assert len(learner.predict(fresh(FIRST))) == 40
 
 
@@ -169,7 +170,8 @@ def test_images_are_brought_to_the_size_of_the_learner() -> None:
 def test_aff_is_saved_and_loaded_but_takes_no_further_stage(tmp_path: Path) -> None:
     learner = quick_learner(settings={**QUICK, "branch.gate": "aff"})
     learner.fit(digits(BASE))
-    assert learner.discover(digits(FIRST), classes=2).merge is None
+    stage = learner.discover(digits(FIRST), classes=2)
+    assert stage is not None and stage.merge is None
     again = inlay.load(learner.save(tmp_path / "run"), device="cpu")
     test = fresh([*BASE, *FIRST])
     assert branches.is_hybrid(again.knowledge.network)
@@ -203,7 +205,8 @@ def test_a_module_of_ones_own_as_backbone(tmp_path: Path) -> None:
     again = inlay.load(folder, backbone=own_backbone(), device="cpu")
     images = fresh([*BASE, *FIRST])
     assert torch.equal(again.knowledge.logits(images), learner.knowledge.logits(images))
-    assert again.discover(digits(SECOND), classes=2).index == 2
+    stage = again.discover(digits(SECOND), classes=2)
+    assert stage is not None and stage.index == 2
 
 
 def test_a_module_that_gives_no_features_is_refused() -> None:

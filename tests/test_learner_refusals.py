@@ -206,4 +206,5 @@ def test_work_with_other_images_must_be_dropped_first(tmp_path: Path) -> None:
     with pytest.raises(InlayError, match="holds unfinished work with other images or settings"):
         learner.discover(digits(SECOND), classes=2)
     learner.drop_progress()
-    assert learner.discover(digits(SECOND), classes=2).index == 1
+    stage = learner.discover(digits(SECOND), classes=2)
+    assert stage is not None and stage.index == 1

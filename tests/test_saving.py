@@ -76,7 +76,7 @@ def test_a_script_that_is_run_again_takes_up_its_finished_stages(tmp_path: Path)
     learner.discover(digits(FIRST), classes=2)
     assert len(learner.classes) == 5
     record = learner.discover(digits(SECOND), classes=2)
-    assert record.index == 2 and same_weights(learner, two_stages())
+    assert record is not None and record.index == 2 and same_weights(learner, two_stages())
     assert contents(tmp_path / "run") == before
 
 
@@ -84,7 +84,8 @@ def test_a_repeated_discovery_changes_nothing(tmp_path: Path) -> None:
     two_stages().save(tmp_path / "run")
     before = contents(tmp_path / "run")
     learner = inlay.load(tmp_path / "run", device="cpu")
-    assert learner.discover(digits(SECOND), classes=2).index == 2
+    stage = learner.discover(digits(SECOND), classes=2)
+    assert stage is not None and stage.index == 2
     assert len(learner.classes) == len(SEEN) and contents(tmp_path / "run") == before
 
 

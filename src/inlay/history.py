@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from inlay.calibration import Calibration
+from inlay.decided import copy_decisions, decided, decisions_state
 from inlay.engine.checkpoint import sync_folder, writing
 from inlay.engine.world import World
 from inlay.errors import InlayError
@@ -55,6 +56,7 @@ class History:
         self._target = target
         self._run: RunFolder | None = None
         self._unsaved: list[Knowledge] = []
+        self._decisions = ""
         if target is not None and not RunFolder.exists(target):
             RunFolder(target).refuse_occupied()
 
@@ -74,7 +76,7 @@ class History:
         run = RunFolder.open(path)
         history = cls(device, backbone, path)
         history._keep_in(run)
-        history.knowledge = Knowledge.from_files(*run.read(-1 if stage is None else stage), device, backbone)
+        history.knowledge = history._read(run, -1 if stage is None else stage)
         known = history.knowledge.record.index + 1
         history.records = [StageRecord.from_json(run.read_facts(index)["stage"]) for index in range(known)]
         return history
@@ -150,7 +152,7 @@ class History:
                 assert self._target is not None
                 self._keep_in(RunFolder.open(self._target))
             assert self._run is not None
-            self.knowledge = Knowledge.from_files(*self._run.read(index), self._device, self._backbone)
+            self.knowledge = self._read(self._run, index)
             self.records.append(self.knowledge.record)
         return self.records[index]
 
@@ -177,7 +179,7 @@ class History:
                 kept, records = self._unsaved[to], [knowledge.record for knowledge in self._unsaved]
             else:
                 # Read before anything is dropped, as it may be damaged.
-                kept = Knowledge.from_files(*run.read(to), self._device, self._backbone)
+                kept = self._read(run, to)
                 records = [StageRecord.from_json(run.read_facts(index)["stage"]) for index in range(count)]
             if to < count - 1:
                 self._drop_after(to)
@@ -198,6 +200,8 @@ class History:
         ]
         saved = save_run(path, stages)
         StageTruths(saved).add(self.truths.upto(self.records[-1].index))
+        if run is not None:
+            copy_decisions(run, saved)
         if self.calibration is not None:
             saved.write_extra(_CALIBRATION, self.calibration.to_json())
 
@@ -238,6 +242,8 @@ class History:
         there = self._run.stage_count > latest.index
         if not there or self._run.read_facts(latest.index)["stage"]["identity"] != latest.identity:
             raise InlayError(f"{self._run.path} was rolled back by another process; load it anew.")
+        if decisions_state(self._run) != self._decisions:
+            raise InlayError(f"Classes of {self._run.path} were reviewed since it was loaded; load it anew.")
 
     def _drop_after(self, to: int) -> None:
         if self._run is None:
@@ -248,6 +254,10 @@ class History:
             drop_stages(self._run, to)
             self._keep_in(self._run)
 
+    def _read(self, run: RunFolder, stage: int) -> Knowledge:
+        """Read what is known after a stage and the decisions about it."""
+        return decided(run, Knowledge.from_files(*run.read(stage), self._device, self._backbone))
+
     def _present(self) -> RunFolder | None:
         if self._run is None and self._target is not None and RunFolder.exists(self._target):
             return RunFolder.open(self._target)
@@ -255,6 +265,7 @@ class History:
 
     def _keep_in(self, run: RunFolder) -> None:
         self._run, self.truths = run, StageTruths(run)
+        self._decisions = decisions_state(run)
         kept = run.read_extra(_CALIBRATION)
         self.calibration = None if kept is None else Calibration.from_json(kept)
 

@@ -31,6 +31,7 @@ from inlay.cli.options import (
     read_in_parts,
 )
 from inlay.cli.progress import TerminalProgress
+from inlay.cli.review import review
 from inlay.cli.shown import (
     console,
     csv_rows,
@@ -60,6 +61,7 @@ app = typer.Typer(
 )
 app.add_typer(bench.app, name="bench")
 app.command()(doctor)
+app.command()(review)
 
 # A process that fails like the main one is ended within this time, and need not say why.
 _SECONDS_FOR_THE_MAIN_PROCESS = 5.0

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from inlay import decisions
+from inlay.decided import decided, keep_decisions, kept_decisions
 from inlay.decisions import Decision, Merge, Reject, Rename, Split, Undo
 from inlay.knowledge import Knowledge
-from inlay.review.server.decided import decided, keep_decisions, kept_decisions
 from inlay.run_folder import RunFolder
 
 CPU = torch.device("cpu")

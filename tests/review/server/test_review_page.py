@@ -11,9 +11,9 @@ import torch
 from PIL import Image
 
 import inlay
+from inlay.decided import decided
 from inlay.engine.progress import QuietProgress
 from inlay.errors import InlayError
-from inlay.review.server.decided import decided
 from inlay.review.server.session import Session, open_session
 from inlay.run_folder import RunFolder
 
@@ -99,6 +99,21 @@ def test_merge_split_reject_and_undo_show_in_predictions(browser: Any, run: Path
     assert [text.startswith("taken back: ") for text in state["log"]] == [False] * 3 + [True] * 3
     assert state["log"][3:] == [f"taken back: {text}" for text in state["log"][2::-1]]
     assert predicted(run, pictures / "new") == first
+
+
+def test_the_log_has_the_names_of_its_time(browser: Any) -> None:
+    third, fourth, fifth = (entry["name"] for entry in browser.state()["classes"])
+    browser.decide({"decision": "rename", "id": 3, "name": "cat"})
+    browser.decide({"decision": "merge", "ids": [4, 5], "into": 3})
+    browser.decide({"decision": "rename", "id": 3, "name": "dog"})
+    browser.decide({"decision": "undo"})
+    assert browser.decide({"decision": "rename", "id": 3, "name": "cow"})["log"] == [
+        f"{third} renamed to cat",
+        f"{fourth} and {fifth} merged into cat",
+        "cat renamed to dog",
+        "taken back: cat renamed to dog",
+        "cat renamed to cow",
+    ]
 
 
 def test_sizes_and_points_follow_decisions(browser: Any) -> None:

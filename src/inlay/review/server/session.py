@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from inlay import decisions
+from inlay.decided import decided, keep_decisions, kept_decisions
 from inlay.decisions import Decision, Undo
 from inlay.discovery.kmeans import kmeans
 from inlay.engine.progress import Progress, counting
@@ -17,7 +18,6 @@ from inlay.engine.randomness import generator
 from inlay.errors import InlayError
 from inlay.knowledge import Knowledge
 from inlay.reading import read_images
-from inlay.review.server.decided import decided, keep_decisions, kept_decisions
 from inlay.review.server.images import StageImages, folder_of_stage
 from inlay.review.server.members import Members, members_after
 from inlay.run_folder import RunFolder

@@ -7,7 +7,7 @@ import torch
 from inlay.engine.checkpoint import JsonObject
 from inlay.engine.randomness import generator
 from inlay.errors import InlayError
-from inlay.registry import ClassEntry, Event
+from inlay.registry import Change, ClassEntry, Event
 from inlay.review.server import stage_view
 from inlay.review.server.session import MOST_PARTS, Session
 
@@ -116,15 +116,27 @@ def _named(entry: ClassEntry) -> JsonObject:
 
 
 def _log(session: Session) -> list[str]:
-    """Say what was decided since the stage ended, the oldest first."""
-    registry, said, standing = session.after.registry, list[str](), list[str]()
-    for event in registry.history[len(session.before.registry.history) :]:
+    """Say what was decided since the stage ended, the oldest first, with the names of that time."""
+    names = list(session.after.registry.names)
+    events = session.after.registry.history[len(session.before.registry.history) :]
+    for change in (change.reversed() for event in reversed(events) for change in reversed(event.changes)):
+        _rename(names, change)
+    said: list[str] = []
+    standing: list[str] = []
+    for event in events:
         if event.what == "undo":
             said.append(f"taken back: {standing.pop()}")
         else:
-            standing.append(_said(event, registry.names))
+            standing.append(_said(event, names))
             said.append(standing[-1])
+        for change in event.changes:
+            _rename(names, change)
     return said
+
+
+def _rename(names: list[str], change: Change) -> None:
+    if change.field == "name":
+        names[change.id] = str(change.new)
 
 
 def _said(event: Event, names: Sequence[str]) -> str:

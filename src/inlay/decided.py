@@ -25,7 +25,7 @@ from inlay.knowledge import Knowledge
 from inlay.registry import ClassRegistry
 from inlay.run_folder import RunFolder
 
-__all__ = ["decided", "keep_decisions", "kept_decisions"]
+__all__ = ["copy_decisions", "decided", "decisions_state", "keep_decisions", "kept_decisions"]
 
 _EXTRA = "decisions"
 _ROWS = "rows"
@@ -70,6 +70,23 @@ def keep_decisions(run: RunFolder, knowledge: Knowledge, taken: Sequence[Decisio
     with run.lock():
         others = [other for other in run.read_extra(_EXTRA) or [] if other["stage"] != stage]
         run.write_extra(_EXTRA, sorted([*others, entry], key=lambda item: int(item["stage"])))
+
+
+def copy_decisions(source: RunFolder, target: RunFolder) -> None:
+    """Give a copy of a run the decisions that were kept for its stages.
+
+    Raises:
+        InlayError: If the folder cannot be written or another process is writing.
+    """
+    kept = source.read_extra(_EXTRA)
+    if kept is not None:
+        target.write_extra(_EXTRA, kept)
+
+
+def decisions_state(run: RunFolder) -> str:
+    """Return a text that changes whenever a decision is taken or undone."""
+    kept = json.dumps(run.read_extra(_EXTRA), sort_keys=True)
+    return hashlib.blake2b(kept.encode(), digest_size=16).hexdigest()
 
 
 def _entry_of(run: RunFolder, knowledge: Knowledge) -> JsonObject | None:
