@@ -162,7 +162,7 @@ _SECOND_GROUP = {f"layer2.0.{part}" for n in (1, 2) for part in (f"conv{n}.weigh
         (("layer2*", "conv"), {*_SECOND_GROUP, "conv.weight"}),
         (("layer?.0.norm1.bias",), {f"layer{n}.0.norm1.bias" for n in (1, 2, 3)}),
     ],
-    ids=str,
+    ids=["a pattern", "a name", "two", "a question mark"],
 )
 def test_full_trains_what_is_included(unfolded: nn.Module, include: tuple[str, ...], expected: set[str]) -> None:
     trunk = opened(unfolded, BranchSettings("full", include=include))
