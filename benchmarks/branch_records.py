@@ -4,7 +4,6 @@ import argparse
 import os
 import platform
 import shlex
-import subprocess
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -14,6 +13,7 @@ from typing import Any
 
 import torch
 
+from inlay.bench.records import commit_of
 from inlay.engine.checkpoint import read_json
 from inlay.errors import InlayError
 
@@ -41,7 +41,7 @@ def header(options: argparse.Namespace) -> dict[str, Any]:
     hardware = f"{os.cpu_count()} CPU cores, {platform.machine()}, {torch.get_num_threads()} threads"
     return {
         "command": _command(options),
-        "commit": _commit(),
+        "commit": commit_of(Path(__file__).parent),
         "hardware": torch.cuda.get_device_name() if options.device == "cuda" else hardware,
         "versions": {"python": platform.python_version(), **packages},
         "date": datetime.now(UTC).date().isoformat(),
@@ -58,11 +58,3 @@ def _command(options: argparse.Namespace) -> str:
     command += f" --batch {options.batch} --runs {options.runs}"
     limit = options.seconds_per_network
     return command if limit is None else f"{command} --seconds-per-network {limit:g}"
-
-
-def _commit() -> str:
-    if "COMMIT" in os.environ:
-        return os.environ["COMMIT"]
-    described = ["git", "describe", "--always", "--dirty", "--abbrev=40"]
-    shown = subprocess.run(described, capture_output=True, text=True, check=False, cwd=Path(__file__).parent)
-    return shown.stdout.strip() or "unknown"

@@ -13,8 +13,6 @@ import fcntl
 import os
 import platform
 import shlex
-import shutil
-import subprocess
 import sys
 import tempfile
 import time
@@ -30,13 +28,15 @@ from rich.console import Console
 
 import inlay
 from inlay import InlayError, Learner, branches
+from inlay.bench.recipe import base_text, schedule_text
+from inlay.bench.records import commit_of, hardware_of
 from inlay.cli.progress import TerminalProgress
 from inlay.data import ImageSet, Stages, load
 from inlay.engine.checkpoint import write_json
 from inlay.evaluation import Scores
 from inlay.methods import check_settings
 from inlay.pipeline import base_identity
-from inlay.settings import Settings, TrainingSettings, preset, preset_names
+from inlay.settings import Settings, preset, preset_names
 
 RESULTS = Path(__file__).parent / "results" / "cifar10"
 CLASSES, NEW_CLASSES, SIDE = 10, 5, 32
@@ -203,8 +203,8 @@ def _facts(options: argparse.Namespace, settings: Settings, seed: int) -> dict[s
         "split": "first" if options.split_seed is None else f"seed {options.split_seed}",
         "steps": 1,
         "backbone": options.backbone,
-        "base_recipe": _base_recipe(settings),
-        "schedule": _schedule(settings.training),
+        "base_recipe": base_text(settings),
+        "schedule": schedule_text(settings.training),
         "metrics": dict.fromkeys(METRICS),
         "matched_on": None,
         "base_metrics": dict.fromkeys(METRICS),
@@ -213,9 +213,9 @@ def _facts(options: argparse.Namespace, settings: Settings, seed: int) -> dict[s
         "seconds": {"base": None, "stage": None},
         "merge": None,
         "settings": _changes(options),
-        "hardware": _hardware(options.device),
+        "hardware": hardware_of(options.device),
         "versions": {"inlay": inlay.__version__, "torch": str(torch.__version__), "python": platform.python_version()},
-        "commit": options.commit or _commit(),
+        "commit": options.commit or commit_of(Path(__file__).parent),
         "command": _command(options, seed),
         "date": datetime.now(UTC).date().isoformat(),
     }
@@ -240,36 +240,6 @@ def _sizes(learner: Learner) -> dict[str, int]:
         "parameters": network + branches.count_parameters(known.head),
         "stored_bytes": sum(tensor.numel() * tensor.element_size() for tensor in kept),
     }
-
-
-def _base_recipe(settings: Settings) -> str:
-    base = settings.base
-    losses = f"cross-entropy {base.cross_entropy:g} on {base.view} views"
-    if base.contrastive:
-        losses += f", contrastive {base.contrastive:g} on {base.contrastive_view} views at {base.temperature:g}"
-    return f"{losses}; {_schedule(base.training)}"
-
-
-def _schedule(training: TrainingSettings) -> str:
-    decay = f" at {', '.join(f'{at:g}' for at in training.decay_at)}" if training.schedule == "step" else ""
-    return (
-        f"{training.epochs} epochs, batch {training.batch}, learning rate {training.learning_rate:g}, "
-        f"{training.schedule}{decay}, weight decay {training.weight_decay:g}"
-    )
-
-
-def _hardware(device: str) -> str:
-    if device != "cpu" and torch.cuda.is_available():
-        return torch.cuda.get_device_name()
-    return f"{os.cpu_count()} CPU cores, {platform.machine()}, {torch.get_num_threads()} threads"
-
-
-def _commit() -> str:
-    if shutil.which("git") is None:
-        return "unknown"
-    described = ["git", "describe", "--always", "--dirty", "--abbrev=40"]
-    shown = subprocess.run(described, capture_output=True, text=True, check=False, cwd=Path(__file__).parent)
-    return shown.stdout.strip() or "unknown"
 
 
 def _command(options: argparse.Namespace, seed: int) -> str:

@@ -11,7 +11,6 @@ import json
 import os
 import platform
 import statistics
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
@@ -21,6 +20,7 @@ from typing import Any
 
 import torch
 
+from inlay.bench.records import commit_of
 from inlay.demo import run_demo
 from inlay.review.results import StageResults
 
@@ -54,7 +54,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
     options.out.parent.mkdir(parents=True, exist_ok=True)
-    commit = _commit()
+    commit = commit_of(Path(__file__).parent)
     runs = []
     for seed in options.seeds:
         with tempfile.TemporaryDirectory() as folder:
@@ -105,12 +105,6 @@ def _failures(runs: list[Any], position: int) -> list[str]:
                     f"above it in {won} of {len(stages)}"
                 )
     return failures
-
-
-def _commit() -> str:
-    described = ["git", "describe", "--always", "--dirty", "--abbrev=40"]
-    shown = subprocess.run(described, capture_output=True, text=True, check=False, cwd=Path(__file__).parent)
-    return shown.stdout.strip() or "unknown"
 
 
 def _record(commit: str, seeds: list[int], runs: list[Any], summary: list[Any], failures: list[str]) -> dict[str, Any]:

@@ -13,7 +13,6 @@ import json
 import os
 import platform
 import statistics
-import subprocess
 import time
 from contextlib import nullcontext
 from datetime import UTC, datetime
@@ -22,6 +21,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from inlay.bench.records import commit_of
 
 RESULTS = Path(__file__).parent / "results"
 REPEATS = 30
@@ -123,7 +124,7 @@ def main() -> None:
                 print(rows[-1], flush=True)
     record = {
         "command": f"python benchmarks/joint.py --device {options.device}",
-        "commit": os.environ.get("COMMIT") or _commit(),
+        "commit": os.environ.get("COMMIT") or commit_of(RESULTS.parent),
         "hardware": hardware,
         "versions": {"torch": torch.__version__, "python": platform.python_version()},
         "date": datetime.now(UTC).date().isoformat(),
@@ -169,12 +170,6 @@ def _half(joint: Tensor, index: int, groups: int) -> Tensor:
 def _bias(conv: nn.Conv2d) -> Tensor:
     assert conv.bias is not None
     return conv.bias
-
-
-def _commit() -> str:
-    described = ["git", "describe", "--always", "--dirty", "--abbrev=40"]
-    shown = subprocess.run(described, capture_output=True, text=True, check=False, cwd=RESULTS.parent)
-    return shown.stdout.strip() or "unknown"
 
 
 if __name__ == "__main__":

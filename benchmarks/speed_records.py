@@ -4,8 +4,6 @@ import argparse
 import gc
 import os
 import platform
-import shutil
-import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -16,6 +14,7 @@ from typing import Any
 
 import torch
 
+from inlay.bench.records import commit_of
 from inlay.engine.checkpoint import write_json
 
 __all__ = ["PLAIN", "Sheet", "failed_row", "forget", "header", "headline", "record_file", "row"]
@@ -98,7 +97,7 @@ def header(options: argparse.Namespace, device: torch.device, network: str) -> d
     alone = f"{cores}, {torch.get_num_threads()} threads"
     return {
         "command": _command(options, device),
-        "commit": _commit(),
+        "commit": commit_of(Path(__file__).parent),
         "hardware": f"{torch.cuda.get_device_name()}, {cores}" if device.type == "cuda" else alone,
         "versions": {"python": platform.python_version(), **_versions()},
         "date": datetime.now(UTC).date().isoformat(),
@@ -185,13 +184,3 @@ def _command(options: argparse.Namespace, device: torch.device) -> str:
     words += ["--data CIFAR10"] if options.data else []
     words += [f"--modes {' '.join(options.modes)}"] if options.modes else []
     return " ".join(words)
-
-
-def _commit() -> str:
-    if "COMMIT" in os.environ:
-        return os.environ["COMMIT"]
-    if shutil.which("git") is None:
-        return "unknown"
-    described = ["git", "describe", "--always", "--dirty", "--abbrev=40"]
-    shown = subprocess.run(described, capture_output=True, text=True, check=False, cwd=Path(__file__).parent)
-    return shown.stdout.strip() or "unknown"

@@ -34,6 +34,7 @@ from rich.table import Table
 from torch import nn
 
 from inlay import Learner, backbones
+from inlay.bench.records import commit_of
 from inlay.engine import feed
 from inlay.engine.feed import StreamedFeed
 
@@ -61,7 +62,7 @@ def main() -> None:
     _show(rows)
     record = {
         "command": f"python benchmarks/streaming.py --work FOLDER --images {options.images}",
-        "commit": _commit(),
+        "commit": commit_of(Path(__file__).parent),
         "hardware": f"{_processor()}, {os.cpu_count()} cores",
         "versions": {"python": platform.python_version(), "torch": torch.__version__},
         "date": datetime.now(UTC).date().isoformat(),
@@ -214,12 +215,6 @@ def _processor() -> str:
         if line.startswith("model name"):
             return line.partition(":")[2].strip()
     return platform.machine()
-
-
-def _commit() -> str:
-    described = ["git", "describe", "--always", "--dirty", "--abbrev=40"]
-    shown = subprocess.run(described, capture_output=True, text=True, check=False, cwd=Path(__file__).parent)
-    return shown.stdout.strip() or "unknown"
 
 
 if __name__ == "__main__":

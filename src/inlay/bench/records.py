@@ -22,7 +22,16 @@ from inlay.evaluation import Scores
 from inlay.knowledge import Knowledge
 from inlay.settings import Settings
 
-__all__ = ["DIAGNOSES", "METRICS", "finished_record", "metrics_of", "new_record", "sizes_of"]
+__all__ = [
+    "DIAGNOSES",
+    "METRICS",
+    "commit_of",
+    "finished_record",
+    "hardware_of",
+    "metrics_of",
+    "new_record",
+    "sizes_of",
+]
 
 DIAGNOSES = ("novel_head", "calibrated", "released", "tradeoff", "old_new")
 METRICS = ("old", "new", "all", "groups", "new_head", "old_head", "nmi", "ari")
@@ -52,9 +61,9 @@ def new_record(run: Run, settings: Settings, places: Places) -> dict[str, Any]:
         "seconds": {"base": None, "stages": []},
         "merge": None,
         "settings": changes_of(run),
-        "hardware": _hardware(places.device),
+        "hardware": hardware_of(places.device),
         "versions": {"inlay": inlay.__version__, "torch": str(torch.__version__), "python": platform.python_version()},
-        "commit": places.commit or _commit(),
+        "commit": places.commit or commit_of(Path(__file__).parent),
         "command": run.command,
         "date": datetime.now(UTC).date().isoformat(),
     }
@@ -95,15 +104,26 @@ def sizes_of(known: Knowledge) -> dict[str, int]:
     }
 
 
-def _hardware(device: str) -> str:
+def hardware_of(device: str) -> str:
+    """Name what is computed on.
+
+    Args:
+        device: "auto", "cpu" or "cuda".
+    """
     if device != "cpu" and torch.cuda.is_available():
         return torch.cuda.get_device_name()
     return f"{os.cpu_count()} CPU cores, {platform.machine()}, {torch.get_num_threads()} threads"
 
 
-def _commit() -> str:
+def commit_of(folder: Path) -> str:
+    """Return the commit of the code in a folder, marked if it was changed since; "unknown" without git.
+
+    The variable COMMIT goes before it, for machines that have the code without its history.
+    """
+    if "COMMIT" in os.environ:
+        return os.environ["COMMIT"]
     if shutil.which("git") is None:
         return "unknown"
     described = ["git", "describe", "--always", "--dirty", "--abbrev=40"]
-    shown = subprocess.run(described, capture_output=True, text=True, check=False, cwd=Path(__file__).parent)
+    shown = subprocess.run(described, capture_output=True, text=True, check=False, cwd=folder)
     return shown.stdout.strip() or "unknown"
