@@ -29,7 +29,7 @@ EPOCHS = 20
 # At larger rates ten steps of an untrained network magnify rounding a thousandfold.
 _CALM_RATE = 0.002
 # Compiled sums are taken in another order; a step too many or without momentum differs by tens of percents.
-_ROUNDING = 0.05
+_ROUNDING: dict[Pace, float] = {"graph": 0.01, "compile": 0.05}
 DEVICE = torch.device("cuda")
 PARTNERS = {"assignment.partner_share": 0.3, "assignment.information": 1.0}
 
@@ -116,7 +116,7 @@ def test_every_pace_takes_the_steps_of_the_eager_one(name: str, pace: Pace) -> N
     torch.testing.assert_close(torch.tensor(other.losses), torch.tensor(eager.losses), rtol=1e-3, atol=1e-4)
     start = _weights(CASES[name]().work)
     moved = _weights(eager.work) - start
-    assert (_weights(other.work) - start - moved).norm() < _ROUNDING * moved.norm()
+    assert (_weights(other.work) - start - moved).norm() < _ROUNDING[pace] * moved.norm()
 
 
 @pytest.mark.parametrize("pace", ["graph", "compile"])
@@ -130,7 +130,7 @@ def test_recorded_steps_go_on_from_a_checkpoint(pace: Pace, tmp_path: Path) -> N
     torch.testing.assert_close(torch.tensor(rest.losses), torch.tensor(whole.losses[6:]), rtol=1e-3, atol=1e-4)
     start = _weights(CASES["paper"]().work)
     moved = _weights(whole.work) - start
-    assert (_weights(rest.work) - start - moved).norm() < _ROUNDING * moved.norm()
+    assert (_weights(rest.work) - start - moved).norm() < 0.01 * moved.norm()
 
 
 def test_a_recording_gives_its_memory_back() -> None:
