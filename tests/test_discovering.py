@@ -145,3 +145,10 @@ def test_a_stopped_self_test_is_made_up_for(tmp_path: Path, monkeypatch: pytest.
     learner = Learner("resnet8", settings=QUICK, run=run)
     learner.fit(digits(KNOWN), held_out=0.2)
     assert len(_calibration(learner).known_scores) == 32
+
+
+def test_a_rehearsal_knows_a_base_stage_with_held_out_images(fitted: tuple[Path, News]) -> None:
+    news = News()
+    learner = Learner("resnet8", settings=SETTINGS, run=fitted[0], progress=news)
+    learner.rehearse_fit(digits(KNOWN, 0, 140), held_out=0.25)
+    assert "The base stage is finished already; fit would do nothing." in news.notes

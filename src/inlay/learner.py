@@ -113,10 +113,7 @@ class Learner(TrainedModel):
             InlayError: If the images are not fit for it, or the learner was fitted before.
         """
         images = self._base_images(base, skip_bad, stream)
-        assert images.labels is not None
-        if not 0 <= held_out < 1:
-            raise InlayError(f"The share that is kept out of training must be at least 0 and below 1; got {held_out}.")
-        apart = self._held_out(images.labels, held_out)
+        apart = self._held_out(images, held_out)
         trained = images.select(~apart) if bool(apart.any()) else images
         if self._history.has_base(pipeline.base_identity(trained, self._backbone, self.settings, self.seed)):
             self.progress.note("The base stage is finished already; nothing was done.")
@@ -174,12 +171,21 @@ class Learner(TrainedModel):
     # Planning
 
     def rehearse_fit(
-        self, base: Any, *, skip_bad: bool = False, stream: bool | None = None, restart: bool = False
+        self,
+        base: Any,
+        *,
+        held_out: float = 0.0,
+        skip_bad: bool = False,
+        stream: bool | None = None,
+        restart: bool = False,
     ) -> Rehearsal:
         """Check everything that `fit` checks, take a few steps, and tell what it would need; nothing is written.
 
+        A self-test is not counted: it takes about as long again.
+
         Args:
             base: As for `fit`.
+            held_out: As for `fit`.
             skip_bad: As for `fit`.
             stream: As for `fit`.
             restart: Count a stage that was stopped from its beginning, as after `drop_progress`.
@@ -188,6 +194,8 @@ class Learner(TrainedModel):
             InlayError: As for `fit`.
         """
         images = self._base_images(base, skip_bad, stream)
+        apart = self._held_out(images, held_out)
+        images = images.select(~apart) if bool(apart.any()) else images
         if self._history.has_base(pipeline.base_identity(images, self._backbone, self.settings, self.seed)):
             self.progress.note("The base stage is finished already; fit would do nothing.")
             restart = True
@@ -324,9 +332,12 @@ class Learner(TrainedModel):
     def _workshop(self) -> pipeline.Workshop:
         return pipeline.Workshop(self.device, self.progress, self._history.checkpoint(), self._checkpoint_seconds)
 
-    def _held_out(self, labels: torch.Tensor, share: float) -> torch.Tensor:
+    def _held_out(self, images: Images, share: float) -> torch.Tensor:
         """Choose the images that are kept out of training, bool [N]."""
-        apart = held_out_images(labels, share, self.seed)
+        assert images.labels is not None
+        if not 0 <= share < 1:
+            raise InlayError(f"The share that is kept out of training must be at least 0 and below 1; got {share}.")
+        apart = held_out_images(images.labels, share, self.seed)
         if share and int(apart.sum()) < _FEWEST_HELD_OUT:
             self.progress.note(
                 f"There are too few images to keep {100 * share:g} % of each class out of training: all are learned, "

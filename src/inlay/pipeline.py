@@ -217,21 +217,10 @@ def learn_stage(
     """
     start, earlier = time.monotonic(), workshop.seconds_before()
     index = knowledge.record.index + 1
-    own = derive_seed(knowledge.seed, "stage", index)
     feed = feed_of(images.pixels, workshop.device)
-    example = knowledge.form.prepare(first_images(feed, 2))
-    task = StageTask(
-        network=starting_network(knowledge.network, settings.branch, example),
-        head=_joint_head(knowledge),
-        statistics=knowledge.statistics,
-        feed=feed,
-        classes=classes,
-        normalise=knowledge.form.normalise,
-        settings=settings,
-        seed=own,
-    )
+    task = _stage_task(knowledge, feed, classes, settings)
     identity = identity or stage_identity(images, classes, settings, knowledge.seed, index)
-    make_loop = workshop.loop_maker(f"stage {index}", settings.training, feed, own, identity)
+    make_loop = workshop.loop_maker(f"stage {index}", settings.training, feed, task.seed, identity)
     outcome = adaptive_discovering_and_merging(task, method(settings.method), make_loop)
     retired = [entry.id for entry in knowledge.registry.retired()]
     if retired and isinstance(outcome.head, nn.Linear):
@@ -253,16 +242,28 @@ def learn_stage(
         clusters=tuple(outcome.assignments.tolist()),
         merge=_merge_facts(outcome),
     )
-    return Knowledge(
-        outcome.network,
-        outcome.head,
-        outcome.statistics,
-        registry,
-        knowledge.form,
-        knowledge.backbone,
-        settings,
-        knowledge.seed,
-        record,
+    return replace(
+        knowledge,
+        network=outcome.network,
+        head=outcome.head,
+        statistics=outcome.statistics,
+        registry=registry,
+        settings=settings,
+        record=record,
+    )
+
+
+def _stage_task(knowledge: Knowledge, feed: Feed, classes: int, settings: Settings) -> StageTask:
+    example = knowledge.form.prepare(first_images(feed, 2))
+    return StageTask(
+        network=starting_network(knowledge.network, settings.branch, example),
+        head=_joint_head(knowledge),
+        statistics=knowledge.statistics,
+        feed=feed,
+        classes=classes,
+        normalise=knowledge.form.normalise,
+        settings=settings,
+        seed=derive_seed(knowledge.seed, "stage", knowledge.record.index + 1),
     )
 
 

@@ -100,7 +100,8 @@ def fit(
         progress=TerminalProgress(console),
     )
     if dry_run:
-        show_rehearsal(learner.rehearse_fit(data, skip_bad=skip_bad, stream=stream, restart=restart))
+        options = {"held_out": held_out, "skip_bad": skip_bad, "stream": stream, "restart": restart}
+        show_rehearsal(learner.rehearse_fit(data, **options))  # type: ignore[arg-type]
         return
     if restart:
         learner.drop_progress()
