@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from benchmarks.pictures import RESULTS
+from benchmarks.results_paper import BASES, DATASETS
 from benchmarks.results_tables import RUNS
 
 from inlay.bench.systems import TABLE
@@ -44,7 +45,7 @@ def picture_records(records: Sequence[Mapping[str, Any]]) -> dict[str, dict[str,
                 f"{picture}-{place}",
                 {
                     "picture": picture,
-                    "title": f"{record['dataset']}, {record['base']} base stage, seed {record['seed']}",
+                    "title": f"{DATASETS[record['dataset']]}, {BASES[record['base']]}, seed {record['seed']}",
                     "systems": [],
                 },
             )

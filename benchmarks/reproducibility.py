@@ -1,0 +1,184 @@
+"""Write the tables of REPRODUCIBILITY.md from benchmarks/results/table1/*.json and benchmarks/results/paper.json.
+
+python -m benchmarks.reproducibility [--check]
+"""
+
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.page import between, write_page
+from benchmarks.results_paper import BASES, DATASETS, SYSTEMS, Paper, read_paper
+from benchmarks.results_runs import FIRST, NOTHING, Run, harmonic, read_runs, table
+from benchmarks.results_tables import PAPER, RUNS
+
+__all__ = ["BEGIN", "CLAIMS", "END", "PAGE", "Claim", "claims_table", "reached_table", "sections"]
+
+PAGE = Path(__file__).parent.parent / "REPRODUCIBILITY.md"
+BEGIN, END = "<!-- made by benchmarks/reproducibility.py -->", "<!-- end of what is made -->"
+EXACT = 1e-4
+"""Largest difference of logits, before and after a merge, that rounding in float32 explains."""
+
+Finding = tuple[bool, str]
+"""Whether a claim held on a data set, and what was found there."""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A sentence of the paper's text that runs can test.
+
+    Attributes:
+        text: The claim.
+        test: From the runs of a data set, with the reference base, to what was found; None if runs are missing.
+    """
+
+    text: str
+    test: Callable[[Sequence[Run]], Finding | None]
+
+
+def main() -> None:
+    """Write the tables, or with --check say whether they are up to date."""
+    write_page(__doc__, PAGE, lambda text: between(text, BEGIN, END, sections(RUNS, read_paper(PAPER))))
+
+
+def sections(folder: Path, paper: Paper) -> list[str]:
+    """Return both tables with their headings."""
+    runs = [run for run in read_runs(folder) if (run.steps, run.split) == (1, FIRST)]
+    return [
+        "## Figures of the table",
+        reached_table(runs, paper),
+        "## Claims of the text",
+        claims_table([run for run in runs if run.base == "reference"]),
+    ]
+
+
+def reached_table(runs: Sequence[Run], paper: Paper) -> str:
+    """Say for each system and data set whether the printed All was reached with either base recipe."""
+    rows = []
+    for label, title in SYSTEMS.items():
+        cells = {"system": title}
+        for dataset, name in DATASETS.items():
+            printed = paper.systems[label][dataset]["all"] if label in paper.systems else None
+            cells[f"{name}, printed"] = NOTHING if printed is None else f"{printed:.1f}"
+            for base, recipe in BASES.items():
+                found = _percents(runs, label, "all", dataset=dataset, base=base)
+                cells[f"{name}, {recipe}"] = _verdict(found, printed)
+        rows.append(cells)
+    return table(rows)
+
+
+def _verdict(found: Sequence[float], printed: float | None) -> str:
+    if not found:
+        return NOTHING
+    ours = statistics.fmean(found)
+    shown = f"{ours:.1f} ({len(found)})"
+    if printed is None:
+        return shown
+    return f"{shown}, {'reached' if ours >= printed else f'{printed - ours:.1f} short'}"
+
+
+def claims_table(runs: Sequence[Run]) -> str:
+    """Say of each claim whether it held, did not hold or was not tested, and what was found."""
+    rows = []
+    for claim in CLAIMS:
+        found = {
+            name: finding
+            for dataset, name in DATASETS.items()
+            if (finding := claim.test([run for run in runs if run.dataset == dataset])) is not None
+        }
+        held = [name for name, (holds, _) in found.items() if holds]
+        verdict = "held" if len(held) == len(found) else f"held on {', '.join(held)} only" if held else "not held"
+        shown = "; ".join(f"{name}: {what}" for name, (_, what) in found.items())
+        rows.append({"claim": claim.text, "verdict": verdict if found else "not tested", "found": shown or NOTHING})
+    return table(rows)
+
+
+def _percents(runs: Iterable[Run], label: str, key: str, **wanted: str) -> list[float]:
+    """Return a score of the seeds of a system in percent."""
+    chosen = [
+        run for run in runs if run.label == label and all(getattr(run, name) == value for name, value in wanted.items())
+    ]
+    metrics = [run.facts["metrics"] for run in chosen]
+    if key == "harmonic":
+        return [100 * (harmonic(each["old"], each["new"]) or 0.0) for each in metrics]
+    return [100 * each[key] for each in metrics]
+
+
+def _above(first: str, second: str, *keys: str, by: float = 0.0) -> Callable[[Sequence[Run]], Finding | None]:
+    """Test that one system has higher mean scores than another, or lower ones by no more than `-by`."""
+
+    def test(runs: Sequence[Run]) -> Finding | None:
+        holds, shown = True, []
+        for key in keys:
+            ours, theirs = _percents(runs, first, key), _percents(runs, second, key)
+            if not ours or not theirs:
+                return None
+            difference = statistics.fmean(ours) - statistics.fmean(theirs)
+            holds &= difference > by
+            shown.append(f"{key.capitalize()} {difference:+.1f} ({min(len(ours), len(theirs))})")
+        return holds, ", ".join(shown)
+
+    return test
+
+
+def _best(system: str, rivals: Sequence[str], key: str) -> Callable[[Sequence[Run]], Finding | None]:
+    """Test that a system has the highest mean score of all; rivals that were not run keep it untested."""
+
+    def test(runs: Sequence[Run]) -> Finding | None:
+        means = {name: statistics.fmean(found) for name in rivals if (found := _percents(runs, name, key))}
+        ours = _percents(runs, system, key)
+        if len(means) < len(rivals) or not ours:
+            return None
+        rival = max(means, key=means.__getitem__)
+        own = statistics.fmean(ours)
+        names = f"{SYSTEMS[system]} {own:.1f}, the best other ({SYSTEMS[rival]}) {means[rival]:.1f}"
+        return own > means[rival], f"{key.capitalize()}: {names}"
+
+    return test
+
+
+def _merges_exactly(runs: Sequence[Run]) -> Finding | None:
+    worst = [run.facts["merge"]["max_abs_diff"] for run in runs if run.facts.get("merge")]
+    if not worst:
+        return None
+    return max(worst) < EXACT, f"logits differ by {max(worst):.1e} at most ({len(worst)})"
+
+
+def _does_not_grow(runs: Sequence[Run]) -> Finding | None:
+    merges = [run.facts["merge"] for run in runs if run.facts.get("merge")]
+    if not merges:
+        return None
+    grown = sum(merge["parameters_after"] != merge["parameters_before"] for merge in merges)
+    return grown == 0, f"{len(merges) - grown} of {len(merges)} networks have as many weights as before"
+
+
+_SEPARATE = ("autonovel", "restune", "ncl", "dtc")
+_PAPER_SYSTEMS = tuple(name for name in SYSTEMS if name not in ("adm", "inlay"))
+_GIVE = -1.0
+
+CLAIMS = (
+    Claim(
+        "AutoNovel, ResTune, NCL and DTC do not balance old and new as FRoST does",
+        _best("frost", _SEPARATE, "harmonic"),
+    ),
+    Claim("AFF raises FRoST on old and on new classes", _above("frost+aff", "frost", "old", "new")),
+    Claim(
+        "AMM is comparable to AFF (no more than 1 point below in All)",
+        _above("frost+amm", "frost+aff", "all", by=_GIVE),
+    ),
+    Claim("AMM is above AFF in All", _above("frost+amm", "frost+aff", "all")),
+    Claim("ADM is the best of the paper's systems in All", _best("adm", _PAPER_SYSTEMS, "all")),
+    Claim("merging changes nothing but rounding", _merges_exactly),
+    Claim("merging adds no parameter", _does_not_grow),
+    Claim("AMM disturbs old classes less than IMM", _above("adm", "gate-imm", "old")),
+    Claim("γ tells which channels matter: better than the mean gate of a layer", _above("adm", "gate-constant", "all")),
+    Claim("… and better than the gates of other channels", _above("adm", "gate-shuffled", "all")),
+    Claim("triplet comparison helps", _above("adm", "ablation-no-triplet", "all")),
+    Claim("probability regularization helps", _above("adm", "ablation-no-regularization", "all")),
+    Claim("learning features apart from the classifiers helps", _above("adm", "ablation-not-detached", "all")),
+)
+
+
+if __name__ == "__main__":
+    main()
