@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: demo test lint types tests format clean
+.PHONY: demo test lint types tests browser format clean
 
 demo: $(READY)
 	$(BIN)/inlay demo
@@ -19,8 +19,17 @@ types: $(READY)
 	$(BIN)/mypy
 
 # Two workers with one thread each: more threads than cores make small tensors many times slower.
-tests: $(READY)
+tests: $(READY) browser
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile
+
+# The review page is tested in Chromium. CI gets it here; elsewhere these tests say how to install it.
+CHROMIUM := $(shell command -v chromium || command -v chromium-browser || command -v google-chrome)
+SUDO     := $(shell test "$$(id -u)" = 0 || echo sudo)
+browser:
+ifeq ($(CI)-$(CHROMIUM),true-)
+	$(SUDO) apt-get update --quiet
+	$(SUDO) apt-get install --yes --quiet --no-install-recommends chromium
+endif
 
 format: $(READY)
 	$(BIN)/ruff check --fix .
@@ -29,7 +38,7 @@ format: $(READY)
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit("inlay needs Python 3.11 or newer") if sys.version_info < (3, 11) else None'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[demo,onnx,pretrained,review,webdataset,dev]'
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[demo,onnx,pretrained,review,serve,webdataset,dev]'
 	touch $(READY)
 
 clean:

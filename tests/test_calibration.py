@@ -39,3 +39,20 @@ def test_damaged_json_is_refused(damage: dict[str, object]) -> None:
 def test_missing_parts_are_refused() -> None:
     with pytest.raises(InlayError, match="'accuracy'"):
         Calibration.from_json({"known_scores": [], "stretch": 1.0, "trials": []})
+
+
+def test_the_spread_of_hidden_classes_is_believed_the_more_of_them_there_were() -> None:
+    def told(hidden: int) -> float:
+        trial = HiddenTrial(tuple(map(str, range(hidden))), 3, 0.9, 0.05, 0.8, 0.01, 0.02, spread=1.5)
+        return Calibration(0.97, (), 1.0, (trial,)).spread
+
+    assert Calibration(0.97, (), 1.0).spread == 1
+    assert told(4) == pytest.approx(1.5**0.5)
+    assert 1 < told(2) < told(4) < told(30) < 1.5
+
+
+def test_calibrations_of_earlier_runs_know_no_spread() -> None:
+    data = json.loads(json.dumps(CALIBRATION.to_json()))
+    for trial in data["trials"]:
+        del trial["spread"]
+    assert Calibration.from_json(data).spread == 1

@@ -1,6 +1,9 @@
 """Piles in which known images are mixed with new ones, through the learner."""
 
+from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -58,7 +61,7 @@ def test_held_out_images_are_not_learned_but_measured(fitted: tuple[Path, News],
     assert any("kept out of training" in note for note in fitted[1].notes)
 
 
-def test_a_pile_is_sorted_counted_and_learned(learner: Learner) -> None:
+def test_a_pile_is_sorted_counted_and_learned(learner: Learner, tmp_path: Path) -> None:
     pile = _pile()
     stage = learner.discover(pile.without_labels())
     assert stage is not None and stage.found is not None
@@ -68,12 +71,34 @@ def test_a_pile_is_sorted_counted_and_learned(learner: Learner) -> None:
     assert len(stage.class_names) == found["classes"]["estimate"]
     assert found["classes"]["low"] <= found["classes"]["estimate"] <= found["classes"]["high"]
     assert abs(found["forgetting"]["drop"]) < 1
+    _check_artefacts(learner, pile, found, tmp_path)
     # Images of known classes that slipped through do not keep the clusters from being matched.
     scores = learner.evaluate(digits([*KNOWN, *NEW], 100, 140), match=pile)
     assert scores.matched_on == "train"
     assert scores.old is not None and scores.old > 0.7
     again = learner.discover(pile.without_labels())
     assert again == stage and len(learner.stages) == 2
+
+
+def _check_artefacts(learner: Learner, pile: ImageSet, found: Mapping[str, Any], folder: Path) -> None:
+    """Look at what the stage leaves for people."""
+    images = learner.clusters(images=pile.without_labels())
+    assert [image.path for image in images] == list(pile.names)
+    assert Counter(image.verdict for image in images) == Counter(
+        {verdict: found[verdict] for verdict in ("known", "new", "neither") if found[verdict]}
+    )
+    best = learner.predict(pile.without_labels())
+    for image, prediction in zip(images, best, strict=True):
+        if image.verdict == "known":
+            assert image.class_id == prediction.id
+            assert image.confidence == pytest.approx(prediction.probability)
+        assert (image.class_id is None) == (image.verdict == "neither")
+    page = learner.report(folder / "report.html", images=pile.without_labels()).read_text()
+    count = found["classes"]
+    assert f"About {count['estimate']}, between {count['low']} and {count['high']}." in page
+    assert f"Of {found['pile']:,} images only the new ones were learned." in page
+    assert f"{-100 * found['forgetting']['drop']:+.1f}</strong><small>points of accuracy, estimated" in page
+    assert "Score of each number of classes" in page
 
 
 def test_nothing_new_is_no_stage(learner: Learner) -> None:

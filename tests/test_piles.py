@@ -1,9 +1,14 @@
 import functools
+from dataclasses import replace
 
 import pytest
 import torch
 
-from inlay.calibration import Calibration
+from inlay.calibration import Calibration, HiddenTrial
+from inlay.data import ImageSet
+from inlay.discovery.class_count import estimate_class_count
+from inlay.discovery.repair import without
+from inlay.engine.randomness import generator
 from inlay.errors import InlayError
 from inlay.knowledge import Knowledge
 from inlay.piles import calibrated, count_new_classes, novelty_of, sort_pile
@@ -66,9 +71,9 @@ def test_after_a_stage_replayed_features_stand_for_held_out_ones() -> None:
 def test_the_interval_is_as_wide_as_calibration_says() -> None:
     known, calibration = _known()
     features = known.features(digits(NEW, 0, 60))
-    count = count_new_classes(features, calibration, 0)
+    count = count_new_classes(known, features, calibration, 0)
     assert 1 <= count.low <= count.estimate <= count.high
-    assert count == count_new_classes(features, calibration, 0)
+    assert count == count_new_classes(known, features, calibration, 0)
 
 
 def test_too_small_an_error_is_refused() -> None:
@@ -83,3 +88,34 @@ def test_heads_side_by_side_cannot_sort() -> None:
     stage = learn_stage(base, digits(NEW).without_labels(), 2, settings, Workshop())
     with pytest.raises(InlayError, match="no joint head"):
         novelty_of(stage, stage.features(digits(NEW)))
+
+
+def test_looser_hidden_classes_make_for_fewer_new_ones() -> None:
+    known, calibration = _known()
+    features = known.features(digits(["3", "6", "8", "9"], 0, 100))
+    trial = HiddenTrial(tuple(map(str, range(100))), 100, 0.9, 0.05, 0.8, 0.01, 0.02, spread=2.0)
+    told = replace(calibration, trials=(trial,))
+    plain = count_new_classes(known, features, calibration, 0)
+    assert count_new_classes(known, features, told, 0).estimate < plain.estimate
+    assert plain.curve[0].k == 1
+
+
+def test_with_one_known_class_stability_counts() -> None:
+    known, calibration = _known()
+    lone = replace(known, statistics=without(known.statistics, [1, 2, 3]))
+    features = known.features(digits(NEW, 0, 60))
+    expected = estimate_class_count(features, generator(5, "class count"))
+    assert count_new_classes(lone, features, calibration, 5) == expected.widened(calibration.widening)
+
+
+def test_images_of_another_source_are_neither() -> None:
+    known, calibration = _known()
+    old, new = digits(KNOWN, 140, 177), digits(NEW, 0, 60)
+    inverted = 255 - digits(NEW, 60, 75).images
+    foreign = ImageSet(inverted, tuple(f"inverted#{index}" for index in range(len(inverted))))
+    features = torch.cat([known.features(images) for images in (old, new, foreign)])
+    pile = sort_pile(known, features, calibration, ERROR)
+    is_new = torch.arange(len(features)) - len(old)
+    is_new = (is_new >= 0) & (is_new < len(new))
+    assert pile.neither[-len(inverted) :].double().mean() > 0.5
+    assert pile.neither[is_new].double().mean() < 0.1

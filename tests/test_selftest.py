@@ -35,6 +35,7 @@ def test_hidden_classes_are_found_again() -> None:
     assert trial.hidden == ("0", "6")
     assert trial.estimate >= 1
     assert trial.auroc > 0.8
+    assert 0.5 < trial.spread < 2
     assert trial.new_found > 0.5
     assert trial.known_error < 0.4
     assert abs(trial.estimated_drop - trial.true_drop) < 0.3

@@ -1,5 +1,6 @@
 """What a run knows of its own errors: measured while labelled images were at hand, then kept."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -10,6 +11,8 @@ from inlay.discovery.forgetting import Correction, fit_correction
 from inlay.errors import InlayError
 
 __all__ = ["Calibration", "HiddenTrial"]
+
+_CLASSES_TO_BELIEVE_HALF = 4
 
 
 @dataclass(frozen=True)
@@ -24,6 +27,7 @@ class HiddenTrial:
         new_found: Share of the images of hidden classes that were taken for new.
         estimated_drop: Estimated drop in accuracy on the known classes by the discovery stage.
         true_drop: The drop on images that were kept out of training.
+        spread: How much looser the hidden classes were than expected; see `relative_spread`.
     """
 
     hidden: tuple[str, ...]
@@ -33,6 +37,7 @@ class HiddenTrial:
     new_found: float
     estimated_drop: float
     true_drop: float
+    spread: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -56,6 +61,13 @@ class Calibration:
         """How far the interval around an estimated number of classes has to reach."""
         pairs = [(len(trial.hidden), trial.estimate) for trial in self.trials]
         return widening_of(pairs) if pairs else UNCALIBRATED
+
+    @property
+    def spread(self) -> float:
+        """How much looser than expected new classes are: what was measured, the more believed the more were hidden."""
+        hidden = sum(len(trial.hidden) for trial in self.trials)
+        total = sum(len(trial.hidden) * math.log(trial.spread) for trial in self.trials)
+        return math.exp(total / (hidden + _CLASSES_TO_BELIEVE_HALF))
 
     @property
     def correction(self) -> Correction:

@@ -24,6 +24,7 @@ from inlay.engine.checkpoint import JsonObject
 from inlay.knowledge import Knowledge
 from inlay.registry import ClassRegistry
 from inlay.run_folder import RunFolder
+from inlay.sealed import making_sense_of
 
 __all__ = ["copy_decisions", "decided", "decisions_state", "keep_decisions", "kept_decisions"]
 
@@ -31,6 +32,7 @@ _EXTRA = "decisions"
 _ROWS = "rows"
 
 
+@making_sense_of("decision")
 def decided(run: RunFolder, knowledge: Knowledge) -> Knowledge:
     """Return what is known after the decisions that were kept for a stage.
 
@@ -42,6 +44,7 @@ def decided(run: RunFolder, knowledge: Knowledge) -> Knowledge:
     return knowledge if entry is None else _with_outcome(knowledge, entry["outcome"])
 
 
+@making_sense_of("decision")
 def kept_decisions(run: RunFolder, knowledge: Knowledge) -> list[Decision]:
     """Return the decisions that were kept for a stage, the oldest first."""
     entry = _entry_of(run, knowledge)

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from inlay.calibration import Calibration
@@ -12,11 +13,13 @@ from inlay.discovery.forgetting import Correction, ForgettingEstimate, estimated
 from inlay.engine.randomness import derive_seed, generator
 from inlay.errors import InlayError
 from inlay.knowledge import Knowledge
+from inlay.medoids import with_medoids
 from inlay.piles import SortedPile, count_new_classes, sort_pile
-from inlay.pipeline import Workshop, check_unlabelled, learn_stage, stage_identity
+from inlay.pipeline import Workshop, learn_stage, stage_identity
+from inlay.requirements import check_unlabelled
 from inlay.settings import Settings
 
-__all__ = ["Search", "discover_in_pile", "forgetting_of", "search_identity"]
+__all__ = ["Search", "accepted", "discover_in_pile", "forgetting_of", "search_identity"]
 
 _NO_TRIALS = Calibration(accuracy=0.0, known_scores=(), stretch=1.0)
 
@@ -60,6 +63,7 @@ def discover_in_pile(
     settings: Settings,
     workshop: Workshop,
     calibration: Calibration | None,
+    source: str = "",
 ) -> Knowledge | None:
     """Find and learn the new classes of a pile.
 
@@ -70,16 +74,17 @@ def discover_in_pile(
         settings: All settings of the stage.
         workshop: Where it is computed.
         calibration: What the run knows of its own errors; None if nothing was kept out of training.
+        source: Where the images were, see `inlay.medoids.place_of`.
 
     Returns:
-        What is known after the stage; None if nothing is new in the pile.
+        What is known after the stage, with the images that stand for its classes; None if nothing is new in the pile.
 
     Raises:
         InlayError: If the pile cannot be sorted, too much would be forgotten, or training is stopped or diverges.
     """
     if search.is_plain:
         assert search.classes is not None
-        return learn_stage(knowledge, images, search.classes, settings, workshop)
+        return _remembered(learn_stage(knowledge, images, search.classes, settings, workshop), images, source)
     index = knowledge.record.index + 1
     identity = search_identity(images, search, settings, knowledge.seed, index)
     found: dict[str, Any] = {}
@@ -89,7 +94,7 @@ def discover_in_pile(
     if search.sort:
         assert features is not None
         pile = _sorted(knowledge, features, search, calibration)
-        found |= _told(pile)
+        found |= _told(pile, images)
         if not pile.has_new:
             workshop.progress.note(_nothing_new(pile))
             return None
@@ -100,7 +105,8 @@ def discover_in_pile(
         classes = _counted(features, knowledge, calibration, found, workshop)
     check_unlabelled(images, classes)
     after = learn_stage(knowledge, images, classes, settings, workshop, identity)
-    return _accepted(knowledge, after, search, calibration, found, workshop)
+    after = accepted(knowledge, after, search.max_forgetting, calibration, found, workshop)
+    return _remembered(after, images, source)
 
 
 def forgetting_of(before: Knowledge, after: Knowledge, correction: Correction | None = None) -> ForgettingEstimate:
@@ -118,6 +124,40 @@ def forgetting_of(before: Knowledge, after: Knowledge, correction: Correction | 
     return estimated_forgetting(heads[0], heads[1], randomness, correction)
 
 
+def accepted(
+    before: Knowledge,
+    after: Knowledge,
+    max_forgetting: float | None,
+    calibration: Calibration | None,
+    found: Mapping[str, Any],
+    workshop: Workshop,
+) -> Knowledge:
+    """Write down how much a stage has forgotten, unless that is too much.
+
+    Args:
+        before: What was known before the stage.
+        after: What is known after it.
+        max_forgetting: Largest estimated drop in accuracy on old classes, 0 to 1; None accepts any.
+        calibration: What the run knows of its own errors; None if nothing was kept out of training.
+        found: What else was found out about the stage.
+        workshop: Where it was computed.
+
+    Raises:
+        InlayError: If too much would be forgotten.
+    """
+    drop = forgetting_of(before, after, None if calibration is None else calibration.correction)
+    told = {"drop": drop.drop, "standard_error": drop.standard_error, "uncorrected": drop.uncorrected}
+    if max_forgetting is not None and drop.drop > max_forgetting:
+        raise InlayError(
+            f"The stage was not accepted, as accuracy on the old classes would fall by about {100 * drop.drop:.1f} "
+            f"points, more than {100 * max_forgetting:g}; the run is as it was. Pass a larger --max-forgetting "
+            f"to accept it."
+        )
+    moves = "falls" if drop.drop >= 0 else "rises"
+    workshop.progress.note(f"Accuracy on the old classes {moves} by about {100 * abs(drop.drop):.1f} points.")
+    return replace(after, record=replace(after.record, found={**found, "forgetting": told}))
+
+
 def _sorted(knowledge: Knowledge, features: Tensor, search: Search, calibration: Calibration | None) -> SortedPile:
     if calibration is None:
         raise InlayError(
@@ -127,9 +167,19 @@ def _sorted(knowledge: Knowledge, features: Tensor, search: Search, calibration:
     return sort_pile(knowledge, features, calibration, search.error)
 
 
-def _told(pile: SortedPile) -> dict[str, Any]:
+def _remembered(after: Knowledge, images: Images, source: str) -> Knowledge:
+    return with_medoids(after, images, torch.tensor(after.record.clusters), source)
+
+
+def _told(pile: SortedPile, images: Images) -> dict[str, Any]:
     parts = {name: int(getattr(pile, name).sum()) for name in ("known", "new", "neither")}
-    return {"pile": len(pile.scores), **parts, "new_share": asdict(pile.share), "error": pile.error}
+    prints = images.fingerprints()
+    sorted_out = {
+        name: [prints[index] for index in getattr(pile, name).nonzero().flatten().tolist()]
+        for name in ("known", "neither")
+    }
+    share = asdict(pile.share)
+    return {"pile": len(pile.scores), **parts, "new_share": share, "error": pile.error, "sorted_out": sorted_out}
 
 
 def _nothing_new(pile: SortedPile) -> str:
@@ -143,30 +193,10 @@ def _counted(
     features: Tensor, knowledge: Knowledge, calibration: Calibration | None, found: dict[str, Any], workshop: Workshop
 ) -> int:
     seed = derive_seed(knowledge.seed, "class count", knowledge.record.index)
-    count = count_new_classes(features, calibration or _NO_TRIALS, seed)
+    count = count_new_classes(knowledge, features, calibration or _NO_TRIALS, seed)
     found["classes"] = {"estimate": count.estimate, "low": count.low, "high": count.high, "loose": count.loose}
     found["curve"] = [[point.k, point.score] for point in count.curve]
     workshop.progress.note(
         f"About {count.estimate} new classes, between {count.low} and {count.high}; pass --classes to say it better."
     )
     return count.estimate
-
-
-def _accepted(
-    before: Knowledge,
-    after: Knowledge,
-    search: Search,
-    calibration: Calibration | None,
-    found: Mapping[str, Any],
-    workshop: Workshop,
-) -> Knowledge:
-    drop = forgetting_of(before, after, None if calibration is None else calibration.correction)
-    told = {"drop": drop.drop, "standard_error": drop.standard_error, "uncorrected": drop.uncorrected}
-    if search.max_forgetting is not None and drop.drop > search.max_forgetting:
-        raise InlayError(
-            f"The stage was not accepted, as accuracy on the old classes would fall by about {100 * drop.drop:.1f} "
-            f"points, more than {100 * search.max_forgetting:g}; the run is as it was. Pass a larger --max-forgetting "
-            f"to accept it."
-        )
-    workshop.progress.note(f"Accuracy on the old classes falls by about {100 * drop.drop:.1f} points.")
-    return replace(after, record=replace(after.record, found={**found, "forgetting": told}))

@@ -1,6 +1,7 @@
 """A classifier on its own: as one ONNX file, or as plain weights of torch."""
 
 import copy
+import io
 import json
 import os
 import shutil
@@ -26,7 +27,7 @@ Pixels = Literal["uint8", "float32"]
 _OUTPUTS = ("logits", "probabilities")
 _CLASS_FACTS = ("id", "name", "stage", "kind", "status")
 # What the files say of the classifier beside its classes; the rest of a stage is the run's own.
-_FACTS = ("input", "backbone", "structure", "twin", "head")
+_FACTS = ("input", "backbone", "architecture", "structure", "twin", "head")
 
 
 class Classifier(nn.Module):
@@ -126,7 +127,9 @@ def _write_weights(classifier: Classifier, path: Path, described: dict[str, obje
         unfinished.mkdir()
         try:
             for name, module in (("network", classifier.network), ("head", classifier.head)):
-                torch.save(module.state_dict(), unfinished / f"{name}.pt")
+                # Through memory, as torch does not say that a disk is full.
+                torch.save(module.state_dict(), content := io.BytesIO())
+                (unfinished / f"{name}.pt").write_bytes(content.getbuffer())
             (unfinished / "classes.json").write_text(json.dumps(described, indent=1) + "\n")
             os.rename(unfinished, path)
         except BaseException:

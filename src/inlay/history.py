@@ -11,7 +11,8 @@ import torch
 from torch import nn
 
 from inlay.calibration import Calibration
-from inlay.decided import copy_decisions, decided, decisions_state
+from inlay.decided import copy_decisions, decided, decisions_state, kept_decisions
+from inlay.decisions import Decision
 from inlay.engine.checkpoint import sync_folder, writing
 from inlay.engine.world import World
 from inlay.errors import InlayError
@@ -19,6 +20,7 @@ from inlay.evaluation.truths import StageTruths
 from inlay.knowledge import Knowledge, StageRecord
 from inlay.run_folder import RunFolder
 from inlay.saving import save_run
+from inlay.sealed import making_sense_of
 
 __all__ = ["History", "drop_stages"]
 
@@ -61,6 +63,7 @@ class History:
             RunFolder(target).refuse_occupied()
 
     @classmethod
+    @making_sense_of("stage")
     def load(cls, path: Path, stage: int | None, device: torch.device, backbone: nn.Module | None) -> "History":
         """Open a run folder.
 
@@ -81,6 +84,7 @@ class History:
         history.records = [StageRecord.from_json(run.read_facts(index)["stage"]) for index in range(known)]
         return history
 
+    @making_sense_of("stage")
     def has_base(self, identity: str) -> bool:
         """Whether the target folder has a base stage already, with this identity.
 
@@ -155,6 +159,28 @@ class History:
             self.knowledge = self._read(self._run, index)
             self.records.append(self.knowledge.record)
         return self.records[index]
+
+    @property
+    def path(self) -> Path | None:
+        """The run folder; None if the stages are in memory."""
+        return None if self._run is None else self._run.path
+
+    def reviewed(self, index: int) -> tuple[Knowledge, Knowledge, list[Decision]]:
+        """Return what a stage itself left behind, what is known after the decisions about it, and the decisions.
+
+        Args:
+            index: Number of a stage up to the present one.
+
+        Raises:
+            InlayError: If the stage is damaged.
+        """
+        present = self.knowledge
+        if self._run is None:
+            return self._unsaved[index], self._unsaved[index], []
+        if present is not None and present.record.index == index and not kept_decisions(self._run, present):
+            return present, present, []
+        before = Knowledge.from_files(*self._run.read(index), self._device, self._backbone)
+        return before, decided(self._run, before), kept_decisions(self._run, before)
 
     def rollback(self, to: int) -> tuple[StageRecord, ...]:
         """Go back to an earlier stage; a run folder keeps the run as it was under `dropped`.

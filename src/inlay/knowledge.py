@@ -1,6 +1,7 @@
 """Everything a learner knows after a stage, and how it is written down."""
 
 import copy
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -19,9 +20,12 @@ from inlay.engine.inference import features_of
 from inlay.errors import InlayError
 from inlay.heads import ConcatenatedHead, describe_head, rebuild_head
 from inlay.registry import ClassRegistry
+from inlay.sealed import making_sense_of
 from inlay.settings import Settings
 
 __all__ = ["InputForm", "Knowledge", "StageRecord"]
+
+_MOST_VALUES = 2**27
 
 
 @dataclass(frozen=True)
@@ -39,6 +43,13 @@ class InputForm:
     channels: int
     mean: tuple[float, ...]
     std: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        shape = (self.channels, *self.size)
+        if len(shape) != 3 or not all(type(number) is int and number > 0 for number in shape):
+            raise ValueError(f"images cannot have {self.channels!r} channels of {self.size!r} pixels")
+        if math.prod(shape) > _MOST_VALUES:
+            raise ValueError(f"images of {self.size!r} pixels are too large")
 
     def prepare(self, images: Tensor) -> Tensor:
         """Turn uint8 images [N, C, H, W] into the input of the network."""
@@ -60,16 +71,17 @@ class StageRecord:
 
     Attributes:
         index: 0 for the base stage.
-        kind: "base" or "novel".
+        kind: "base"; "novel" for classes that were discovered; "labelled" for new ones that came with labels.
         class_names: Names of its classes when the stage ended.
         images: Number of images.
         seconds: Time it took.
-        fingerprints: Fingerprint of each image of a discovery stage.
-        clusters: New class of each image of a discovery stage, counted from 0.
+        fingerprints: Fingerprint of each image of a later stage.
+        clusters: New class of each image of a later stage, found or given, counted from 0.
         merge: `max_abs_diff` and parameter counts of the merge; None if there was none.
         identity: Hash of everything that decided the outcome: images, settings, seed and place in the run.
-        found: What was found out about a pile before and after the stage: images that are known, new or neither, the
+        found: What was found out about the images before and after the stage: which are known, new or neither, the
             estimated number of classes, the estimated forgetting; None if nothing was asked.
+        source: Absolute path of what the images were read from; "" if it had none.
     """
 
     index: int
@@ -82,12 +94,14 @@ class StageRecord:
     merge: Mapping[str, float | int] | None = None
     identity: str = ""
     found: Mapping[str, Any] | None = None
+    source: str = ""
 
     def cluster_of(self) -> dict[str, int]:
         """Return the new class of each image of a discovery stage by fingerprint."""
         return dict(zip(self.fingerprints, self.clusters, strict=True))
 
     @classmethod
+    @making_sense_of("stage")
     def from_json(cls, data: Mapping[str, Any]) -> "StageRecord":
         """Rebuild a record from what `dataclasses.asdict` gave."""
         return cls(**_with_tuples(data))
@@ -108,6 +122,7 @@ class Knowledge:
         settings: Settings under which the latest stage ran.
         seed: Seed of the run.
         record: The latest stage.
+        architecture: What builds the backbone again besides its name; None if the name is enough.
     """
 
     network: nn.Module
@@ -119,6 +134,7 @@ class Knowledge:
     settings: Settings
     seed: int
     record: StageRecord
+    architecture: Mapping[str, Any] | None = None
 
     @torch.no_grad()
     def logits(self, images: Images) -> Tensor:
@@ -150,6 +166,7 @@ class Knowledge:
         tensors |= {f"statistics.{name}": tensor for name, tensor in self.statistics.tensors().items()}
         facts = {
             "backbone": self.backbone,
+            "architecture": self.architecture,
             "structure": branches.describe(self.network),
             "twin": isinstance(self.network, TwinNetwork),
             "head": describe_head(self.head),
@@ -162,6 +179,7 @@ class Knowledge:
         return {name: tensor.cpu() for name, tensor in tensors.items()}, facts
 
     @classmethod
+    @making_sense_of("stage")
     def from_files(
         cls,
         tensors: Mapping[str, Tensor],
@@ -186,8 +204,7 @@ class Knowledge:
                 raise InlayError(
                     "This run was made with a backbone of your own; pass it: inlay.load(run, backbone=module)."
                 )
-            # The weights drawn here are overwritten; a generator of its own leaves torch's global one alone.
-            backbone = backbones.build(facts["backbone"], form.channels, torch.Generator())
+            backbone = backbones.skeleton(facts["backbone"], form.channels, facts.get("architecture"))
         plain = copy.deepcopy(backbone).cpu()
         if facts.get("twin", False):
             plain = TwinNetwork(plain, torch.Generator())
@@ -207,6 +224,7 @@ class Knowledge:
             settings=Settings.from_json(facts["settings"]),
             seed=facts["seed"],
             record=StageRecord.from_json(facts["stage"]),
+            architecture=facts.get("architecture"),
         )
 
 

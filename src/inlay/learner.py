@@ -1,4 +1,4 @@
-"""The learner: labelled base, unlabelled stages, one merged network."""
+"""The learner: labelled base, stages of new classes, one merged network."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -19,26 +19,27 @@ from inlay.engine.world import World
 from inlay.errors import InlayError
 from inlay.history import History
 from inlay.knowledge import Knowledge, StageRecord
+from inlay.learning import FEWEST_HELD_OUT, LabelledLearning
+from inlay.medoids import place_of, with_medoids
 from inlay.methods import check_settings
 from inlay.piles import calibrated
 from inlay.reading import read_images
 from inlay.rehearsal import Rehearsal
-from inlay.selftest import classes_to_hide, held_out_images, hide_and_find
+from inlay.requirements import check_base, check_continues, check_unlabelled
+from inlay.selftest import classes_to_hide, hide_and_find
 from inlay.settings import Settings
 from inlay.settings import preset as settings_of
-from inlay.trained_model import TrainedModel
 from inlay.trial import rehearse_base, rehearse_stage
 
 __all__ = ["Learner"]
 
 _ERROR = 0.05
-# Fewer cannot promise so small an error.
-_FEWEST_HELD_OUT = 20
+_WITHOUT_HELD_OUT = "all are learned, and later piles cannot be sorted"
 _ASSUMED_CLASSES = 10
 
 
-class Learner(TrainedModel):
-    """Learns labelled base classes once, then finds and learns new classes in unlabelled images.
+class Learner(LabelledLearning):
+    """Learns labelled base classes once, then new classes: finds them in unlabelled images, or is given labels.
 
     Args:
         backbone: Name of a backbone (see `inlay.backbones.names`) or a module from images to features [N, D].
@@ -56,6 +57,7 @@ class Learner(TrainedModel):
         >>> learner = Learner(backbone="resnet18")  # doctest: +SKIP
         >>> learner.fit("photos/labelled")  # doctest: +SKIP
         >>> learner.discover("photos/new", classes=5)  # doctest: +SKIP
+        >>> learner.learn("photos/more-labelled")  # doctest: +SKIP
         >>> learner.predict("photos/one.jpg")  # doctest: +SKIP
     """
 
@@ -73,8 +75,7 @@ class Learner(TrainedModel):
         progress: Progress | None = None,
     ) -> None:
         if isinstance(backbone, str):
-            # Built only to refuse a wrong name at once; a generator of its own leaves torch's global one alone.
-            backbones.build(backbone, generator=torch.Generator())
+            backbones.check_name(backbone)
         self.settings = settings if isinstance(settings, Settings) else settings_of(preset).changed(settings or {})
         check_settings(self.settings)
         self.seed = seed
@@ -113,7 +114,7 @@ class Learner(TrainedModel):
             InlayError: If the images are not fit for it, or the learner was fitted before.
         """
         images = self._base_images(base, skip_bad, stream)
-        apart = self._held_out(images, held_out)
+        apart = self._held_out(images, held_out, _WITHOUT_HELD_OUT)
         trained = images.select(~apart) if bool(apart.any()) else images
         if self._history.has_base(pipeline.base_identity(trained, self._backbone, self.settings, self.seed)):
             self.progress.note("The base stage is finished already; nothing was done.")
@@ -122,7 +123,8 @@ class Learner(TrainedModel):
             self._history.begin()
             with self._history.locked():
                 learned = pipeline.learn_base(trained, self._backbone, self.settings, self.seed, self._workshop())
-                record = self._accept(learned)
+                assert trained.labels is not None
+                record = self._accept(with_medoids(learned, trained, trained.labels, place_of(base)))
         if bool(apart.any()) and self._history.calibration is None:
             with self._history.locked():
                 self._history.keep_calibration(self._calibrated(images, apart, self_test))
@@ -165,7 +167,8 @@ class Learner(TrainedModel):
                 self.progress.note(f"These images were learned in stage {done} already; nothing was done.")
                 return self._history.take_over(done)
             workshop = self._workshop()
-            after = discover_in_pile(self.knowledge, images, search, self.settings, workshop, calibration)
+            place = place_of(unlabelled)
+            after = discover_in_pile(self.knowledge, images, search, self.settings, workshop, calibration, place)
             return None if after is None else self._accept(after)
 
     # Planning
@@ -194,7 +197,7 @@ class Learner(TrainedModel):
             InlayError: As for `fit`.
         """
         images = self._base_images(base, skip_bad, stream)
-        apart = self._held_out(images, held_out)
+        apart = self._held_out(images, held_out, _WITHOUT_HELD_OUT)
         images = images.select(~apart) if bool(apart.any()) else images
         if self._history.has_base(pipeline.base_identity(images, self._backbone, self.settings, self.seed)):
             self.progress.note("The base stage is finished already; fit would do nothing.")
@@ -310,8 +313,14 @@ class Learner(TrainedModel):
     def _base_images(self, source: Any, skip_bad: bool, stream: bool | None) -> Images:
         if self._history.knowledge is not None:
             raise InlayError("This learner has its base classes already; add classes with discover.")
-        images = read_images(source, self.progress, stream=stream, size=self._size, skip_bad=skip_bad)
-        pipeline.check_base(images)
+        # A pretrained network wants images as it was trained on, which is asked before they are read.
+        expected = backbones.expected(self._backbone)
+        size, channels = (self._size, None) if expected is None else (self._size or expected.size, 3)
+        images = read_images(source, self.progress, stream=stream, size=size, channels=channels, skip_bad=skip_bad)
+        check_base(images)
+        warning = backbones.scratch_warning(self._backbone, len(images), images.channels, min(images.size))
+        if warning is not None:
+            self.progress.note(warning)
         return images
 
     def _unlabelled_images(self, source: Any, classes: int, skip_bad: bool, stream: bool | None) -> Images:
@@ -319,32 +328,12 @@ class Learner(TrainedModel):
         if images.labels is not None:
             self.progress.note("The labels of these images are ignored: discovery works without labels.")
             images = images.without_labels()
-        pipeline.check_unlabelled(images, classes)
-        check_settings(self.settings)
-        kept, wanted = self.knowledge.statistics.kind, self.settings.replay.statistics
-        if kept != wanted:
-            raise InlayError(
-                f"This run keeps {kept!r} statistics of its classes and cannot go on with {wanted!r} ones; set "
-                f"replay.statistics={kept}."
-            )
+        check_unlabelled(images, classes)
+        check_continues(self.knowledge, self.settings)
         return images
 
     def _workshop(self) -> pipeline.Workshop:
         return pipeline.Workshop(self.device, self.progress, self._history.checkpoint(), self._checkpoint_seconds)
-
-    def _held_out(self, images: Images, share: float) -> torch.Tensor:
-        """Choose the images that are kept out of training, bool [N]."""
-        assert images.labels is not None
-        if not 0 <= share < 1:
-            raise InlayError(f"The share that is kept out of training must be at least 0 and below 1; got {share}.")
-        apart = held_out_images(images.labels, share, self.seed)
-        if share and int(apart.sum()) < _FEWEST_HELD_OUT:
-            self.progress.note(
-                f"There are too few images to keep {100 * share:g} % of each class out of training: all are learned, "
-                f"and later piles cannot be sorted."
-            )
-            return torch.zeros_like(apart)
-        return apart
 
     def _calibrated(self, images: Images, apart: torch.Tensor, self_test: bool) -> Calibration:
         calibration = calibrated(self.knowledge, images.select(apart).of_classes(images.class_names), _ERROR)
@@ -352,7 +341,7 @@ class Learner(TrainedModel):
         self.progress.note(f"Accuracy on the {int(apart.sum()):,} images that were kept out of training: {share}.")
         hidden = classes_to_hide(images.class_names, self.seed) if self_test else ()
         visible = [name for name in images.class_names if name not in hidden]
-        if self_test and (not hidden or len(images.select(apart).of_classes(visible)) < 2 * _FEWEST_HELD_OUT):
+        if self_test and (not hidden or len(images.select(apart).of_classes(visible)) < 2 * FEWEST_HELD_OUT):
             self.progress.note("There are too few classes or images for a self-test; intervals are not calibrated.")
             return calibration
         if not hidden:

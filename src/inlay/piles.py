@@ -9,6 +9,8 @@ from inlay.calibration import Calibration
 from inlay.data.images import Images
 from inlay.discovery.class_count import estimate_class_count
 from inlay.discovery.class_count_interval import ClassCount
+from inlay.discovery.class_spread import count_by_spread
+from inlay.discovery.foreign import foreign_limit
 from inlay.discovery.triage import (
     ShareEstimate,
     Triage,
@@ -41,7 +43,7 @@ class SortedPile:
         scores: Novelty score of each image, [N]; the higher, the newer.
         known: Images of known classes, bool [N].
         new: Images that are new, bool [N].
-        neither: Images that are not known and have no company, bool [N].
+        neither: Images that are not known, and have no company or are too far from all known ones, bool [N].
         share: Estimated share of new images.
         error: Share of known images that are promised not to be taken for new or neither.
     """
@@ -111,18 +113,23 @@ def sort_pile(knowledge: Knowledge, features: Tensor, calibration: Calibration, 
     share = estimated_new_share(scores, known_scores, generator(_seed(knowledge), "share", device=scores.device))
     lonely, limit = _company(features, scores <= threshold)
     known, new, neither = Triage(threshold, error, limit).split(scores, lonely)
-    return SortedPile(scores, known, new, neither, share, error)
+    foreign = scores > foreign_limit(scores, threshold)
+    return SortedPile(scores, known, new & ~foreign, neither | foreign, share, error)
 
 
-def count_new_classes(features: Tensor, calibration: Calibration, seed: int) -> ClassCount:
+def count_new_classes(knowledge: Knowledge, features: Tensor, calibration: Calibration, seed: int) -> ClassCount:
     """Estimate the number of classes among new images, with an interval as wide as hidden classes taught.
 
     Args:
-        features: Features of the new images, [N, D].
+        knowledge: What is known.
+        features: Features of the new images by its network, [N, D].
         calibration: What the run knows of its errors.
         seed: Seed of everything random.
     """
-    counted = estimate_class_count(features, generator(seed, "class count", device=features.device))
+    randomness = generator(seed, "class count", device=features.device)
+    if knowledge.statistics.present < 2:
+        return estimate_class_count(features, randomness).widened(calibration.widening)
+    counted = count_by_spread(features, knowledge.statistics, randomness, calibration.spread)
     return counted.widened(calibration.widening)
 
 

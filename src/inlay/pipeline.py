@@ -1,10 +1,9 @@
-"""From images to knowledge: the base stage and the discovery stages, each a function.
+"""From images to knowledge: the base stage, the discovery stages and those of labelled new classes, each a function.
 
-Both are deterministic functions of their inputs: whatever a stopped stage had not kept is computed again, on one
+All are deterministic functions of their inputs: whatever a stopped stage had not kept is computed again, on one
 CPU to the same bits.
 """
 
-import copy
 import hashlib
 import json
 import time
@@ -18,6 +17,7 @@ from torch import nn
 from inlay import backbones
 from inlay.data.images import Images
 from inlay.data.normalisation import normalisation_of
+from inlay.discovery.refit import refit_linear
 from inlay.discovery.repair import closed_head
 from inlay.discovery.statistics import ClassStatistics, class_statistics
 from inlay.engine.checkpoint import read_facts
@@ -36,17 +36,24 @@ from inlay.methods import (
     StageOutcome,
     StageTask,
     adaptive_discovering_and_merging,
+    labelled,
     method,
     train_base,
 )
 from inlay.methods.trunk import check_backbone, starting_network
 from inlay.registry import ClassRegistry
-from inlay.registry_entries import check_class_name
+from inlay.sealed import making_sense_of
 from inlay.settings import Settings, TrainingSettings
 
-__all__ = ["Workshop", "base_identity", "check_base", "check_unlabelled", "learn_base", "learn_stage", "stage_identity"]
-
-_SMALLEST_SIDE = 8
+__all__ = [
+    "Workshop",
+    "base_identity",
+    "labelled_identity",
+    "learn_base",
+    "learn_labelled",
+    "learn_stage",
+    "stage_identity",
+]
 
 
 @dataclass(frozen=True)
@@ -67,6 +74,7 @@ class Workshop:
     checkpoint_seconds: float = 30.0
     label: str = ""
 
+    @making_sense_of("checkpoint")
     def seconds_before(self) -> float:
         """Return the time that earlier tries at the stage have put into its checkpoint."""
         if self.checkpoint is None or not self.checkpoint.exists():
@@ -98,47 +106,7 @@ class Workshop:
         """Look at a loop before it runs; for those who measure."""
 
     def settled(self, outcome: StageOutcome) -> None:
-        """Look at the outcome of a discovery stage; for those who measure."""
-
-
-def check_base(images: Images) -> None:
-    """Refuse images that no classifier can be trained on.
-
-    Raises:
-        InlayError: If labels, classes or images are missing, or the images are too small.
-    """
-    if images.labels is None:
-        raise InlayError("fit needs labels; give a folder with one sub-folder per class.")
-    if len(images.class_names) < 2:
-        raise InlayError("fit needs images of at least two classes; give a folder with one sub-folder per class.")
-    for name in images.class_names:
-        check_class_name(name)
-    sizes = torch.bincount(images.labels, minlength=len(images.class_names)).tolist()
-    if 0 in sizes:
-        empty = images.class_names[sizes.index(0)]
-        raise InlayError(f"fit needs images of each class, but there are none of {empty!r}; add some or leave it out.")
-    if max(sizes) < 2:
-        raise InlayError("fit needs more than one image of a class; give more images.")
-    if min(images.size) < _SMALLEST_SIDE:
-        raise InlayError(
-            f"fit needs images of at least {_SMALLEST_SIDE} pixels a side, not {min(images.size)}; pass a larger "
-            f"--size."
-        )
-
-
-def check_unlabelled(images: Images, classes: int) -> None:
-    """Refuse images in which so many classes cannot be found.
-
-    Raises:
-        InlayError: If there are too few images or classes.
-    """
-    if classes < 1:
-        raise InlayError(f"The number of new classes must be at least 1; got {classes}.")
-    if len(images) <= classes:
-        raise InlayError(
-            f"Finding {classes} new classes needs more than {classes} images; got {len(images)}: give more images "
-            f"or a smaller number of classes."
-        )
+        """Look at the outcome of a stage of new classes; for those who measure."""
 
 
 def learn_base(
@@ -160,19 +128,17 @@ def learn_base(
     """
     start, earlier = time.monotonic(), workshop.seconds_before()
     assert images.labels is not None
-    normalise = normalisation_of(images.level_counts())
-    form = InputForm(images.size, images.channels, normalise.mean, normalise.std)
     own = derive_seed(seed, "base")
-    if isinstance(backbone, str):
-        network = backbones.build(backbone, images.channels, generator(own, "backbone"))
-    else:
-        network = copy.deepcopy(backbone).cpu()
+    begun = backbones.begin(backbone, images.channels, images.size, generator(own, "backbone"))
+    network = begun.network
+    pixels = begun.expected or normalisation_of(images.level_counts())
+    form = InputForm(images.size, images.channels, pixels.mean, pixels.std)
     feature_size = backbones.feature_size(network, form.example())
     check_backbone(network, settings.branch, form.example())
     network.to(workshop.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     feed, labels = feed_of(images.pixels, workshop.device), images.labels.to(workshop.device)
     classes = len(images.class_names)
-    task = BaseTask(network, feature_size, feed, labels, classes, normalise, settings.base, own)
+    task = BaseTask(network, feature_size, feed, labels, classes, form.normalise, settings.base, own)
     identity = base_identity(images, backbone, settings, seed)
     training = settings.base.training
     make_loop = workshop.loop_maker("the base stage", training, feed, own, identity, "base.training")
@@ -183,6 +149,9 @@ def learn_base(
             f"The base stage ended with features that are not finite; try a lower learning rate, such as "
             f"--set base.training.learning_rate={training.learning_rate / 10:g} --restart."
         )
+    if training.epochs == 0:
+        weight, bias = refit_linear(features, labels, classes, settings.classifier.refit_decay)
+        head.load_state_dict({"weight": weight, "bias": bias})
     statistics = class_statistics(features, labels, classes, settings.replay.statistics)
     _agree_on(network, head, statistics)
     registry = ClassRegistry()
@@ -190,8 +159,7 @@ def learn_base(
     registry.add(images.class_names, stage=0, kind="labelled", sizes=sizes)
     seconds = earlier + time.monotonic() - start
     record = StageRecord(0, "base", images.class_names, len(images), seconds, identity=identity)
-    name = backbone if isinstance(backbone, str) else None
-    return Knowledge(network, head, statistics, registry, form, name, settings, seed, record)
+    return Knowledge(network, head, statistics, registry, form, begun.name, settings, seed, record, begun.architecture)
 
 
 def learn_stage(
@@ -215,13 +183,45 @@ def learn_stage(
     Raises:
         InlayError: If training is stopped or diverges, or the merge is not exact.
     """
+    identity = identity or stage_identity(images, classes, settings, knowledge.seed, knowledge.record.index + 1)
+    return _with_new_classes(knowledge, images, classes, settings, workshop, identity)
+
+
+def learn_labelled(knowledge: Knowledge, images: Images, settings: Settings, workshop: Workshop) -> Knowledge:
+    """Learn new classes from labelled images and merge them into the network.
+
+    Args:
+        knowledge: What is known; it is not changed.
+        images: Labelled images of new classes, whose names they give.
+        settings: All settings of the stage.
+        workshop: Where it is computed.
+
+    Raises:
+        InlayError: If training is stopped or diverges, or the merge is not exact.
+    """
+    identity = labelled_identity(images, settings, knowledge.seed, knowledge.record.index + 1)
+    return _with_new_classes(knowledge, images, images.class_names, settings, workshop, identity)
+
+
+def _with_new_classes(
+    knowledge: Knowledge,
+    images: Images,
+    classes: int | tuple[str, ...],
+    settings: Settings,
+    workshop: Workshop,
+    identity: str,
+) -> Knowledge:
+    """Learn new classes, given by their names or, if they are to be found, by their number."""
     start, earlier = time.monotonic(), workshop.seconds_before()
-    index = knowledge.record.index + 1
+    index, given = knowledge.record.index + 1, not isinstance(classes, int)
     feed = feed_of(images.pixels, workshop.device)
-    task = _stage_task(knowledge, feed, classes, settings)
-    identity = identity or stage_identity(images, classes, settings, knowledge.seed, index)
+    task = _stage_task(knowledge, feed, len(classes) if not isinstance(classes, int) else classes, settings)
+    if given:
+        assert images.labels is not None
+        task = replace(task, labels=images.labels.to(workshop.device))
     make_loop = workshop.loop_maker(f"stage {index}", settings.training, feed, task.seed, identity)
-    outcome = adaptive_discovering_and_merging(task, method(settings.method), make_loop)
+    chosen = labelled.METHOD if given else method(settings.method)
+    outcome = adaptive_discovering_and_merging(task, chosen, make_loop)
     retired = [entry.id for entry in knowledge.registry.retired()]
     if retired and isinstance(outcome.head, nn.Linear):
         outcome = replace(outcome, head=closed_head(outcome.head, retired))
@@ -229,11 +229,11 @@ def learn_stage(
     workshop.settled(outcome)
     World.current().broadcast([outcome.assignments])
     registry = ClassRegistry.from_json(knowledge.registry.to_json())
-    sizes = torch.bincount(outcome.assignments, minlength=classes).tolist()
-    entries = registry.add(classes, stage=index, kind="discovered", sizes=sizes)
+    sizes = torch.bincount(outcome.assignments, minlength=task.classes).tolist()
+    entries = registry.add(classes, stage=index, kind="labelled" if given else "discovered", sizes=sizes)
     record = StageRecord(
         index=index,
-        kind="novel",
+        kind="labelled" if given else "novel",
         class_names=tuple(entry.name for entry in entries),
         images=len(images),
         seconds=earlier + time.monotonic() - start,
@@ -301,6 +301,18 @@ def stage_identity(images: Images, classes: int, settings: Settings, seed: int, 
         further: What else decides it, as JSON can hold it.
     """
     return _hash(images.fingerprint(), settings.to_json(), seed, index, classes, *further)
+
+
+def labelled_identity(images: Images, settings: Settings, seed: int, index: int) -> str:
+    """Return a hash of everything, besides the stages before, that decides the outcome of a stage of labelled images.
+
+    Args:
+        images: The images that are learned.
+        settings: All settings of the stage.
+        seed: Seed of the run.
+        index: Number of the stage.
+    """
+    return stage_identity(images, len(images.class_names), settings, seed, index, "labelled")
 
 
 def _merge_facts(outcome: StageOutcome) -> dict[str, float | int] | None:

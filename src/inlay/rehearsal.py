@@ -8,8 +8,9 @@ from rich.table import Table
 
 from inlay.engine.step import Pace
 
-__all__ = ["Place", "Rehearsal"]
+__all__ = ["Place", "Rehearsal", "StageKind"]
 
+StageKind = Literal["base", "discovery", "labelled"]
 Place = Literal["on the device", "in host memory", "decoded from disk while training"]
 
 # A training step is a pass forward and, at twice its cost, one backward.
@@ -22,7 +23,7 @@ class Rehearsal:
 
     Attributes:
         stage: Number of the stage, 0 for the base stage.
-        kind: "base" or "discovery".
+        kind: "base", "discovery" or "labelled".
         images: Number of images.
         shape: Channels, height and width of an image.
         classes: Number of classes that the stage learns.
@@ -42,7 +43,7 @@ class Rehearsal:
     """
 
     stage: int
-    kind: Literal["base", "discovery"]
+    kind: StageKind
     images: int
     shape: tuple[int, int, int]
     classes: int

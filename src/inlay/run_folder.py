@@ -5,14 +5,13 @@ and the manifest is replaced in one step, so a run killed at any moment is found
 never between. No path in it is absolute: the folder may be moved or copied.
 """
 
-import fcntl
 import os
 import re
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, cast
+from typing import Any, Literal, cast
 
 from torch import Tensor
 
@@ -20,13 +19,12 @@ from inlay.engine import checkpoint
 from inlay.engine.checkpoint import JsonObject, writing
 from inlay.engine.world import World
 from inlay.errors import InlayError
-from inlay.manifest import Manifest, StageFiles, file_checksum, read_manifest, write_manifest
+from inlay.manifest import MANIFEST, Manifest, StageFiles, file_checksum, read_manifest, write_manifest
+from inlay.run_lock import LOCK, held_lock
 from inlay.sealed import changed_after_writing
 
 __all__ = ["RunFolder"]
 
-_MANIFEST = "inlay.json"
-_LOCK = ".lock"
 _STAGES = "stages"
 _PROGRESS = "progress"
 _TENSORS = "tensors.safetensors"
@@ -94,7 +92,7 @@ class RunFolder:
     @staticmethod
     def exists(path: Path) -> bool:
         """Whether a run was begun in the folder `path`."""
-        return os.path.isfile(path / _MANIFEST)
+        return os.path.isfile(path / MANIFEST)
 
     @property
     def stage_count(self) -> int:
@@ -238,8 +236,7 @@ class RunFolder:
             yield
             return
         with ExitStack() as held:
-            # The lock lives as long as the open file.
-            World.current().by_main(lambda: _lock(held.enter_context(self._open_lock()), self.path))
+            World.current().by_main(lambda: held.enter_context(held_lock(self.path)))
             self._locked = True
             try:
                 yield
@@ -311,14 +308,7 @@ class RunFolder:
         folder = self.path / _PROGRESS
         with writing(folder):
             for entry in _entries(folder):
-                if entry.is_dir() and not entry.is_symlink():
-                    shutil.rmtree(entry)
-                else:
-                    entry.unlink()
-
-    def _open_lock(self) -> BinaryIO:
-        with writing(self.path):
-            return open(self.path / _LOCK, "ab")
+                _remove(entry)
 
     def _stage_folder(self, index: int, wanted: tuple[str, ...], verify: bool) -> Path:
         """Folder of a finished stage, after a look at the wanted files in it."""
@@ -335,10 +325,10 @@ class RunFolder:
         return self.path / _STAGES / stages[index]["name"]
 
     def _manifest(self) -> Manifest:
-        return read_manifest(self.path / _MANIFEST)
+        return read_manifest(self.path / MANIFEST)
 
     def _write_manifest(self, manifest: Manifest) -> None:
-        write_manifest(self.path / _MANIFEST, manifest)
+        write_manifest(self.path / MANIFEST, manifest)
 
     def _write_stage(self, name: str, tensors: Mapping[str, Tensor], facts: JsonObject) -> dict[str, str]:
         stages = self.path / _STAGES
@@ -359,7 +349,7 @@ class RunFolder:
         listed = {stage["name"] for stage in manifest["stages"]}
         for entry in _entries(self.path / _STAGES):
             if entry.name not in listed and _STAGE_FOLDER.fullmatch(entry.name):
-                shutil.rmtree(entry)
+                _remove(entry)
         for staged in self.path.glob(".*.json.next"):
             relative = staged.name.removeprefix(".").removesuffix(".next")
             if manifest["extras"].get(relative) == file_checksum(staged):
@@ -376,11 +366,11 @@ class RunFolder:
             raise InlayError(f"{self.path} is incomplete, as {relative} is missing; restore that file from a copy.")
 
 
-def _lock(file: BinaryIO, folder: Path) -> None:
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise InlayError(f"Another inlay process is writing to {folder}; wait for it to end, or stop it.") from None
+def _remove(entry: Path) -> None:
+    if entry.is_dir() and not entry.is_symlink():
+        shutil.rmtree(entry)
+    else:
+        entry.unlink()
 
 
 def _entries(folder: Path) -> list[Path]:
@@ -389,11 +379,11 @@ def _entries(folder: Path) -> list[Path]:
 
 
 def _is_from_killed_create(entry: Path) -> bool:
-    return entry.name == _LOCK or entry.match(f".{_MANIFEST}.*.tmp")
+    return entry.name == LOCK or entry.match(f".{MANIFEST}.*.tmp")
 
 
 def _extra_file(name: str) -> str:
     file = f"{name}.json"
-    if not _EXTRA_NAME.fullmatch(name) or file == _MANIFEST:
+    if not _EXTRA_NAME.fullmatch(name) or file == MANIFEST:
         raise ValueError(f"the name of an extra must be in lower case and not the manifest's, not {name!r}")
     return file

@@ -12,6 +12,7 @@ from inlay.engine.checkpoint import sync_folder, writing
 from inlay.engine.world import World
 from inlay.errors import InlayError
 from inlay.run_folder import RunFolder
+from inlay.sealed import making_sense_of
 
 __all__ = ["save_run"]
 
@@ -64,6 +65,7 @@ def _move(temporary: Path, path: Path) -> None:
         sync_folder(path.parent)
 
 
+@making_sense_of("stage")
 def _is_beginning(folder: RunFolder, stages: Sequence[Stage]) -> bool:
     held = [_identity(folder.read_facts(index)) for index in range(folder.stage_count)]
     return held == [_identity(facts) for _, facts in stages[: len(held)]]

@@ -2,14 +2,32 @@
 
 import hashlib
 import json
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from safetensors import SafetensorError
 
 from inlay.engine import checkpoint
 from inlay.engine.checkpoint import JsonObject
 from inlay.errors import InlayError
 
-__all__ = ["changed_after_writing", "read_sealed", "write_sealed"]
+__all__ = ["changed_after_writing", "making_sense_of", "read_sealed", "write_sealed"]
+
+# What Python and the formats raise on values of another kind than they were written with.
+_NONSENSE = (
+    TypeError,
+    ValueError,
+    LookupError,
+    AttributeError,
+    ArithmeticError,
+    AssertionError,
+    RecursionError,
+    zlib.error,
+    SafetensorError,
+)
 
 
 def read_sealed(path: Path, newest_format: int) -> JsonObject:
@@ -53,6 +71,25 @@ def write_sealed(path: Path, value: JsonObject) -> None:
 def changed_after_writing(path: Path) -> InlayError:
     """Return the error for a file that does not match its checksum."""
     return InlayError(f"{path} was changed after it was written (edited by hand or damaged); restore it from a copy.")
+
+
+@contextmanager
+def making_sense_of(what: str) -> Iterator[None]:
+    """Turn errors over values that inlay does not write into a sentence, since a checksum can be made by anybody.
+
+    Args:
+        what: What is made of the values, such as "stage".
+
+    Raises:
+        InlayError: In place of those errors.
+    """
+    try:
+        yield
+    except _NONSENSE as error:
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        raise InlayError(
+            f"A {what} of the run was damaged or edited by hand ({reason}); restore the run folder from a copy."
+        ) from error
 
 
 def _checksum(value: JsonObject) -> str:

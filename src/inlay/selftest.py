@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from inlay.calibration import HiddenTrial
 from inlay.data.images import Images
 from inlay.discovering import forgetting_of
-from inlay.discovery.class_count import estimate_class_count
+from inlay.discovery.class_spread import count_by_spread, relative_spread
 from inlay.engine.randomness import generator
 from inlay.knowledge import Knowledge
 from inlay.piles import calibrated, sort_pile
@@ -98,7 +98,7 @@ def hide_and_find(
     # Where nothing was found, everything that was hidden is looked at, so that the other figures exist.
     taken = is_new if int(is_new.sum()) > len(hidden) else places.new_ones(len(places), dtype=torch.bool)
     found = features[taken.to(features.device)]
-    count = estimate_class_count(found, generator(seed, "class count", device=features.device))
+    count = count_by_spread(found, known.statistics, generator(seed, "class count", device=features.device))
     images = labelled.select(places[taken]).without_labels()
     after = learn_stage(known, images, min(count.estimate, len(images) - 1), settings, workshop)
     truth = is_hidden[places]
@@ -109,9 +109,17 @@ def hide_and_find(
         known_error=float((~pile.known.cpu())[~truth].double().mean()),
         new_found=float(is_new[truth].double().mean()),
         estimated_drop=forgetting_of(known, after).drop,
-        true_drop=_accuracy(known, labelled.select(spare).of_classes(visible))
-        - _accuracy(after, labelled.select(spare).of_classes(visible)),
+        true_drop=_drop(known, after, labelled.select(spare).of_classes(visible)),
+        spread=_spread(known, features[truth.to(features.device)], len(hidden), seed),
     )
+
+
+def _spread(known: Knowledge, features: Tensor, classes: int, seed: int) -> float:
+    return relative_spread(features, known.statistics, classes, generator(seed, "spread", device=features.device))
+
+
+def _drop(before: Knowledge, after: Knowledge, images: Images) -> float:
+    return _accuracy(before, images) - _accuracy(after, images)
 
 
 def _accuracy(knowledge: Knowledge, images: Images) -> float:

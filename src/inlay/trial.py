@@ -21,11 +21,11 @@ from inlay.engine.world import World
 from inlay.errors import InlayError, Interrupted
 from inlay.knowledge import Knowledge
 from inlay.methods import method
-from inlay.pipeline import Workshop, learn_base, learn_stage
-from inlay.rehearsal import Place, Rehearsal
+from inlay.pipeline import Workshop, learn_base, learn_labelled, learn_stage
+from inlay.rehearsal import Place, Rehearsal, StageKind
 from inlay.settings import Settings
 
-__all__ = ["rehearse_base", "rehearse_stage"]
+__all__ = ["rehearse_base", "rehearse_labelled", "rehearse_stage"]
 
 # A recorded step is ready after the fourth.
 _WARM_UP_STEPS = 3
@@ -58,7 +58,7 @@ def rehearse_base(
     def learn(workshop: Workshop) -> None:
         learn_base(images, backbone, settings, seed, workshop)
 
-    return _rehearsed(learn, images, 0, len(images.class_names), device, stopped)
+    return _rehearsed(learn, images, "base", 0, len(images.class_names), device, stopped)
 
 
 def rehearse_stage(
@@ -91,7 +91,30 @@ def rehearse_stage(
     def learn(workshop: Workshop) -> None:
         learn_stage(knowledge, images, classes, settings, workshop)
 
-    return _rehearsed(learn, images, knowledge.record.index + 1, classes, device, stopped)
+    return _rehearsed(learn, images, "discovery", knowledge.record.index + 1, classes, device, stopped)
+
+
+def rehearse_labelled(
+    knowledge: Knowledge, images: Images, settings: Settings, device: torch.device, stopped: Path | None = None
+) -> Rehearsal:
+    """Take a few steps of a stage of labelled new classes.
+
+    Args:
+        knowledge: What is known; it is not changed.
+        images: Labelled images of new classes.
+        settings: All settings of the stage.
+        device: Where it is computed.
+        stopped: Checkpoint of a stopped try at the stage, which is read and not changed.
+
+    Raises:
+        InlayError: As for `inlay.pipeline.learn_labelled`, and if the checkpoint belongs to other work.
+    """
+
+    def learn(workshop: Workshop) -> None:
+        learn_labelled(knowledge, images, settings, workshop)
+
+    number = knowledge.record.index + 1
+    return _rehearsed(learn, images, "labelled", number, len(images.class_names), device, stopped)
 
 
 class _Measured(Exception):
@@ -114,6 +137,7 @@ class _RehearsalWorkshop(Workshop):
 def _rehearsed(
     learn: Callable[[Workshop], None],
     images: Images,
+    kind: StageKind,
     stage: int,
     classes: int,
     device: torch.device,
@@ -130,7 +154,7 @@ def _rehearsed(
         loop = measured.loop
         return Rehearsal(
             stage=stage,
-            kind="discovery" if stage else "base",
+            kind=kind,
             images=len(images),
             shape=loop.feed.shape,
             classes=classes,
@@ -152,6 +176,11 @@ def _rehearsed(
 
 
 def _measured(loop: Loop) -> _Measured:
+    if loop.total == 0:
+        raise InlayError(
+            "No steps are taken with 0 epochs, so there are none to rehearse: the images pass through the network "
+            "once; repeat the command without --dry-run."
+        )
     began = time.monotonic()
     # A loop that may take no step reads its checkpoint and refuses one of other work; after that it has none to write.
     loop.last_step = 0

@@ -45,7 +45,7 @@ def test_sound_images(photos: Path) -> None:
     assert rows["layout"] == "several sets" and rows["images"] == "64" and rows["damaged"] == "0"
     assert "[dog] 30, cat 25" in result.stdout
     assert "Repair first:" not in result.stdout
-    command = f"inlay fit {photos / 'labelled'} --out run.inlay --size 32 --backbone efficientnet-lite0-imagenet"
+    command = f"inlay fit {photos / 'labelled'} --out run.inlay"
     assert f"{command} --dry-run" in result.stdout.splitlines()
 
 

@@ -37,7 +37,10 @@ def test_an_exported_file_says_what_predict_says(
 
 def test_refusals(refused: Refused, fitted: Path, tmp_path: Path) -> None:
     sentence = refused(fitted, "export", fitted)
-    assert sentence == "There is nothing to export to; write --onnx FILE or --weights FOLDER."
+    assert sentence == (
+        "There is nothing to export to; write --onnx FILE, --weights FOLDER, --clusters FOLDER, --csv FILE or "
+        "--label-studio FILE."
+    )
     assert "holds something already" in refused(fitted, "export", fitted, "--weights", fitted)
     assert "cannot be written" in refused(fitted, "export", fitted, "--onnx", tmp_path / "no" / "a.onnx")
     assert "is not an inlay run folder" in refused(fitted, "export", tmp_path, "--onnx", tmp_path / "a.onnx")

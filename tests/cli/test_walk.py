@@ -32,7 +32,7 @@ def test_discover_tells_stage_and_merge_and_prints_the_run_last(discovering: Sto
     assert lines[1].endswith("; 7 classes in all.")
     assert lines[2].startswith("Merged: outputs changed by at most ")
     assert lines[2].endswith(" parameters before and after.")
-    assert lines[3:] == [str(run)]
+    assert lines[3:] == [f"Report: {run}.stage-1.html", str(run)]
 
 
 def test_discover_says_that_it_ignores_labels(discovering: Story) -> None:

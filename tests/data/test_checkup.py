@@ -12,9 +12,11 @@ import numpy.typing as npt
 import pytest
 from PIL import Image
 
-from inlay.data import checkup
-from inlay.data.checkup import chosen_size, examine
+from inlay.data import imagesets
+from inlay.data.checkup import examine
 from inlay.data.decode import Progress
+from inlay.data.sides import chosen_side
+from inlay.data.source import load
 from inlay.errors import InlayError
 
 
@@ -56,14 +58,24 @@ def labelled(tmp_path: Path) -> Path:
     ],
 )
 def test_size_by_the_shorter_side(shorter_side: int, side: int) -> None:
-    assert chosen_size([(shorter_side, 9000)]) == chosen_size([(9000, shorter_side)]) == side
+    assert chosen_side([(shorter_side, 9000)]) == chosen_side([(9000, shorter_side)]) == side
 
 
 def test_size_by_the_median() -> None:
-    assert chosen_size([(20, 20), (64, 70), (3000, 2000)]) == 64
-    assert chosen_size(np.array([[20, 20], [108, 300], [20, 90], [108, 108]], dtype=np.int32)) == 64
+    assert chosen_side([(20, 20), (64, 70), (3000, 2000)]) == 64
+    assert chosen_side(np.array([[20, 20], [108, 300], [20, 90], [108, 108]], dtype=np.int32)) == 64
     with pytest.raises(ValueError):
-        chosen_size([])
+        chosen_side([])
+
+
+@pytest.mark.parametrize("sides", [(40,), (20, 23), (40, 60, 90), (100, 120, 300), (500, 600)])
+def test_images_are_read_at_the_size_that_is_told(tmp_path: Path, sides: tuple[int, ...]) -> None:
+    """The labelled images have the say, whatever lies beside them."""
+    for number, side in enumerate(sides):
+        _write(tmp_path / "photos" / "labelled" / "a", 1, first=number, side=side)
+        _write(tmp_path / "photos" / "labelled" / "b", 1, first=10 + number, side=side)
+    _write(tmp_path / "photos" / "2026-10", 20, side=9)
+    assert examine(str(tmp_path / "photos")).size == load(tmp_path / "photos" / "labelled").size
 
 
 def test_class_folders(labelled: Path) -> None:
@@ -72,8 +84,8 @@ def test_class_folders(labelled: Path) -> None:
     assert [(each.path, each.split, each.classes) for each in found.sets] == [
         (str(labelled), None, {"a": 1, "b": 2, "c": 3})
     ]
-    assert found.size == 32
-    assert found.sets[0].decoded_bytes == 6 * 3 * 32 * 32
+    assert found.size == (40, 40)
+    assert found.sets[0].decoded_bytes == 6 * 3 * 40 * 40
 
 
 def test_flat_folder_single_image_and_list(labelled: Path, tmp_path: Path) -> None:
@@ -188,7 +200,7 @@ def test_sizes_against_slow_counting(tmp_path: Path) -> None:
         _noise(height, width, number).save(tmp_path / f"{number}.png")
     found = examine(str(tmp_path))
     shorter = sorted(min(size) for size in sizes)
-    assert found.size == 96 and found.sizes is not None
+    assert found.size == (96, 96) and found.sizes is not None
     assert found.sizes.shorter_sides == (shorter[0], shorter[3], shorter[-1])
     assert found.sizes.too_small == sum(96 / min(size) > 2 for size in sizes)
     assert found.sizes.elongated == sum(min(size) / max(size) < 0.5 for size in sizes)
@@ -306,7 +318,7 @@ def test_repeated_files_are_named(labelled: Path) -> None:
 def test_streamed_if_decoded_images_take_more_than_half_of_the_memory(
     labelled: Path, monkeypatch: pytest.MonkeyPatch, share: float, streamed: bool
 ) -> None:
-    monkeypatch.setattr(checkup, "available_memory", lambda: 6 * 3 * 32 * 32 / share)
+    monkeypatch.setattr(imagesets, "available_memory", lambda: 6 * 3 * 40 * 40 / share)
     assert examine(str(labelled)).sets[0].streamed is streamed
 
 

@@ -9,7 +9,14 @@ from torch import Tensor
 
 from inlay.discovery import class_count as module
 from inlay.discovery.class_count import CountSettings, candidate_counts, estimate_class_count
-from inlay.discovery.class_count_interval import UNCALIBRATED, ClassCount, Widening, bounded, calibrate
+from inlay.discovery.class_count_interval import (
+    UNCALIBRATED,
+    ClassCount,
+    StabilityPoint,
+    Widening,
+    bounded,
+    calibrate,
+)
 
 _SHORT = CountSettings(most=8, images_per_class=15, subsamples=3)
 
@@ -119,6 +126,7 @@ def test_score_of_the_curve_is_the_formula() -> None:
     settings = CountSettings(most=5, subsamples=3, count_weight=0.2, silhouette_weight=0.7)
     found = estimate_class_count(_blobs([40] * 4, 1.0), _seeded(), settings)
     for point in found.curve:
+        assert isinstance(point, StabilityPoint)
         expected = math.log(point.stability) + 0.7 * math.log(point.silhouette) + 0.2 * math.log(point.k)
         assert point.score == pytest.approx(expected)
 

@@ -225,3 +225,25 @@ def test_statistics_are_never_changed() -> None:
     repair.split(statistics, 2, features[labels == 2], torch.arange(60) % 2)
     repair.refitted_head(statistics, [1], 10, torch.Generator())
     assert all(torch.equal(before[name], tensor) for name, tensor in statistics.tensors().items())
+
+
+def test_drawn_features_have_the_moments_of_the_statistics() -> None:
+    features, labels = _data(2)
+    statistics = repair.without(class_statistics(features, labels, 4), [1])
+    samples, classes = repair._drawn(statistics, 20_000, torch.Generator().manual_seed(0), scale=2.0)
+    assert classes.tolist() == [0] * 20_000 + [2] * 20_000 + [3] * 20_000
+    for index in (0, 2, 3):
+        drawn = samples[classes == index].double()
+        assert (drawn.mean(dim=0) - statistics.mean[index]).abs().max() < 1e-4
+        deviations = 2 * statistics.std[index].double()
+        expected = 4 * statistics.covariance(index)
+        assert ((torch.cov(drawn.T) - expected) / (deviations[:, None] * deviations)).abs().max() < 0.05
+
+
+def test_a_matrix_without_a_root_gets_that_of_a_near_one() -> None:
+    broken = torch.tensor([[1.0, 0.9, -0.9], [0.9, 1.0, 0.9], [-0.9, 0.9, 1.0]])
+    root = repair._triangular_root(broken.half())
+    near = root @ root.T
+    assert torch.linalg.eigvalsh(broken).min() < -0.5
+    torch.testing.assert_close(near.diagonal(), torch.ones(3))
+    assert torch.equal(near.sign(), broken.sign()) and torch.equal(root, root.tril())

@@ -1,6 +1,14 @@
+import shutil
+from pathlib import Path
+
 import pytest
+from PIL import Image
 
 from inlay.review.results import Metrics, Results
+from tiny_digits import QUICK, digits
+from tiny_runs import quick_learner
+
+SETTINGS = QUICK | {"base.training.epochs": 6, "base.contrastive": 0.0, "training.epochs": 4}
 
 
 def metrics_of(old: float, new: float | None, groups: dict[str, float | None]) -> Metrics:
@@ -55,3 +63,37 @@ def results() -> Results:
             },
         ],
     }
+
+
+def _write(folder: Path, names: list[str], first: int, last: int) -> Path:
+    chosen = digits(names, first, last)
+    assert chosen.labels is not None
+    for number, (image, label) in enumerate(zip(chosen.images, chosen.labels.tolist(), strict=True)):
+        file = folder / names[label] / f"{number:03d}.png"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image[0].numpy()).save(file)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folders `base` and `new` of digits as PNG files."""
+    folder = tmp_path_factory.mktemp("pictures")
+    _write(folder / "base", ["0", "1", "2"], 0, 30)
+    _write(folder / "new", ["3", "4", "6"], 0, 30)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def finished(pictures: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of three labelled classes and three discovered ones, 3 to 5; only to be copied."""
+    run = tmp_path_factory.mktemp("finished") / "digits.inlay"
+    learner = quick_learner(settings=SETTINGS, run=run)
+    learner.fit(pictures / "base")
+    learner.discover(pictures / "new", classes=3)
+    return run
+
+
+@pytest.fixture
+def run(finished: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(finished, tmp_path / "digits.inlay"))

@@ -3,6 +3,20 @@
 from inlay.backbones.catalogue import build, names
 from inlay.backbones.efficientnet_lite import efficientnet_lite0
 from inlay.backbones.features import feature_size
+from inlay.backbones.named import FORMS, Backbone, begin, check_name, expected, scratch_warning, skeleton
 from inlay.backbones.pretrained import pretrained_efficientnet_lite0
 
-__all__ = ["build", "efficientnet_lite0", "feature_size", "names", "pretrained_efficientnet_lite0"]
+__all__ = [
+    "FORMS",
+    "Backbone",
+    "begin",
+    "build",
+    "check_name",
+    "efficientnet_lite0",
+    "expected",
+    "feature_size",
+    "names",
+    "pretrained_efficientnet_lite0",
+    "scratch_warning",
+    "skeleton",
+]

@@ -6,11 +6,11 @@ import torch
 from torch import nn
 
 from inlay.backbones.efficientnet_lite import efficientnet_lite0
-from inlay.backbones.pretrained import pretrained_efficientnet_lite0
+from inlay.backbones.pretrained import NAME, pretrained_efficientnet_lite0
 from inlay.backbones.resnet import resnet
 from inlay.errors import InlayError
 
-__all__ = ["build", "names"]
+__all__ = ["build", "check_name", "names"]
 
 _Builder = Callable[[int, int, torch.Generator | None], nn.Module]
 
@@ -38,7 +38,7 @@ def _efficientnet_lite0(in_channels: int, widening: int, generator: torch.Genera
 def _pretrained_efficientnet_lite0(in_channels: int, widening: int, generator: torch.Generator | None) -> nn.Module:
     if in_channels != 3:
         raise InlayError(
-            f"efficientnet-lite0-imagenet takes colour images of 3 channels, not {in_channels}: write "
+            f"{NAME} takes colour images of 3 channels, not {in_channels}: write "
             f"efficientnet-lite0, which starts from random weights, or turn the images into colour."
         )
     return pretrained_efficientnet_lite0()
@@ -51,7 +51,7 @@ _CATALOGUE: dict[str, _Builder] = {
     "resnet18": _imagenet(projection=False),
     "resnet18-1x1": _imagenet(projection=True),
     "efficientnet-lite0": _efficientnet_lite0,
-    "efficientnet-lite0-imagenet": _pretrained_efficientnet_lite0,
+    NAME: _pretrained_efficientnet_lite0,
 }
 _WIDENABLE = frozenset({"resnet8", "resnet20", "resnet32"})
 
@@ -76,13 +76,23 @@ def build(name: str, in_channels: int = 3, generator: torch.Generator | None = N
     """
     if in_channels < 1:
         raise InlayError(f"in_channels must be at least 1 (3 for colour, 1 for grey), not {in_channels}.")
-    base, widening = (name, 1) if name in _CATALOGUE else _split_widening(name)
-    if base not in _CATALOGUE:
+    check_name(name)
+    base, widening = _split_widening(name)
+    return _CATALOGUE[base](in_channels, widening, generator)
+
+
+def check_name(name: str) -> None:
+    """Refuse a name that `build` does not know.
+
+    Raises:
+        InlayError: If the name is unknown.
+    """
+    if _split_widening(name)[0] not in _CATALOGUE:
         widenable = ", ".join(f"{known}x2" for known in names() if known in _WIDENABLE)
         raise InlayError(
-            f"Unknown backbone {name!r}: write one of {', '.join(names())}, or a wider one such as {widenable}."
+            f"Unknown backbone {name!r}: write one of {', '.join(names())}, a wider one such as {widenable}, or one of "
+            f"another library, timm:NAME or transformers:FOLDER."
         )
-    return _CATALOGUE[base](in_channels, widening, generator)
 
 
 def _split_widening(name: str) -> tuple[str, int]:

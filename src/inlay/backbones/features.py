@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor, nn
 
+from inlay.backbones.library import first_words
 from inlay.errors import InlayError
 
 __all__ = ["feature_size"]
@@ -18,13 +19,18 @@ def feature_size(module: nn.Module, example: Tensor) -> int:
         example: A batch of images, [N, C, H, W].
 
     Raises:
-        InlayError: If the output is not one tensor of shape [N, D].
+        InlayError: If the network does not take these images, or the output is not one tensor of shape [N, D].
     """
     modes = [(part, part.training) for part in module.modules()]
     module.eval()
     try:
         with torch.no_grad():
             features: object = module(example)
+    except (RuntimeError, ValueError, AssertionError) as error:
+        raise InlayError(
+            f"This backbone does not take images of shape {list(example.shape[1:])} ({first_words(error)}); pass "
+            f"another --size, or another backbone."
+        ) from error
     finally:
         for part, training in modes:
             part.training = training

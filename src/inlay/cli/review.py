@@ -2,6 +2,7 @@
 
 import webbrowser
 from contextlib import suppress
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -12,15 +13,32 @@ from inlay.cli.shown import console
 from inlay.engine.device import find_device
 from inlay.engine.world import World
 from inlay.errors import InlayError
+from inlay.learner import Learner
 
-__all__ = ["review"]
+__all__ = ["report", "review"]
+
+Images = Annotated[str | None, typer.Option(help="Folder of the images of the stage, if it was moved.")]
+
+
+def report(
+    run: Run,
+    stage: Annotated[int | None, typer.Option(help="Number of the stage; the latest by default.")] = None,
+    out: Annotated[Path | None, typer.Option(help="HTML file to write; by default beside the run folder.")] = None,
+    images: Images = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a file that is there.")] = False,
+    device: Device = "auto",
+) -> None:
+    """Write what was found in a stage as one HTML file.
+
+    Example: inlay report shop.inlay
+    """
+    learner = Learner.load(run, device=device, progress=TerminalProgress(console))
+    console.print(str(learner.report(out, stage=stage, images=images, overwrite=overwrite)))
 
 
 def review(
     run: Run,
-    images: Annotated[
-        str | None, typer.Option(help="Folder of the images of the latest stage, if it was moved.")
-    ] = None,
+    images: Images = None,
     port: Annotated[int, typer.Option(help="Port of the page; 0 takes a free one.", min=0, max=65535)] = 0,
     browser: Annotated[bool, typer.Option(help="Open the page in a browser.")] = True,
     device: Device = "auto",

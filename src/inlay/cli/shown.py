@@ -14,9 +14,12 @@ from rich.table import Table
 
 from inlay import branches
 from inlay.engine.checkpoint import writing
+from inlay.engine.world import World
+from inlay.errors import InlayError
 from inlay.evaluation import Scores
 from inlay.knowledge import Knowledge, StageRecord
 from inlay.learner import Learner
+from inlay.medoids import MEDOIDS
 from inlay.prediction import Prediction
 from inlay.rehearsal import Rehearsal
 
@@ -27,6 +30,7 @@ __all__ = [
     "show_knowledge",
     "show_prediction",
     "show_rehearsal",
+    "show_report",
     "show_rollback",
     "show_scores",
     "show_stage",
@@ -56,6 +60,21 @@ def show_stage(learner: Learner, record: StageRecord) -> None:
             f"Merged: outputs changed by at most {record.merge['max_abs_diff']:.1e}; "
             f"{record.merge['parameters_after']:,} parameters before and after."
         )
+
+
+def show_report(learner: Learner, record: StageRecord, images: str) -> None:
+    """Write the report of a finished stage and print where it is, or why there is none; the stage counts all the same.
+
+    Args:
+        learner: The learner after the stage.
+        record: The stage.
+        images: What its images were read from.
+    """
+    try:
+        console.print(f"Report: {learner.report(stage=record.index, images=images)}")
+    except InlayError as error:
+        if World.current().is_main:
+            errors.print(f"The report of the stage was not written. {error}")
 
 
 def show_rehearsal(rehearsal: Rehearsal) -> None:
@@ -156,8 +175,16 @@ def _receipt(knowledge: Knowledge, stages: Sequence[StageRecord]) -> Iterator[st
     parts["weights of the head"] = sum(tensor.nbytes for tensor in knowledge.head.state_dict().values())
     parts["text of the register"] = len(json.dumps(knowledge.registry.to_json()))
     yield "In bytes per class: " + ", ".join(f"{what} {round(size / classes):,}" for what, size in parts.items()) + "."
-    seen = sum(len(record.fingerprints) for record in stages)
+    taught = sum(len(record.fingerprints) for record in stages if record.kind == "labelled")
+    seen = sum(len(record.fingerprints) + len(_sorted_out(record)) for record in stages) - taught
     yield f"Stored per unlabelled image, {seen:,} in all: its class and a fingerprint of 8 bytes; no pixels."
+    if taught:
+        yield f"Stored per labelled image of later stages, {taught:,} in all: the same."
+    yield f"Stored of at most {MEDOIDS} images per class: where they were, and a fingerprint of 8 bytes; no pixels."
+
+
+def _sorted_out(record: StageRecord) -> list[str]:
+    return [print_ for prints in (record.found or {}).get("sorted_out", {}).values() for print_ in prints]
 
 
 def _origin(found: Prediction) -> str:

@@ -1,29 +1,39 @@
 """Image files turned into pixels, many at a time."""
 
-import io
+import ctypes
+import logging
 import os
-import statistics
-import struct
+import threading
 import warnings
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import cache
-from pathlib import Path
 from typing import BinaryIO, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
+from PIL import Image, ImageOps, UnidentifiedImageError, _imaging
+from PIL.ImageFile import ImageFile as OpenImage
 from torch import Tensor
 
-from inlay.data.listing import IMAGE_SUFFIXES, ImageFile, Member
+from inlay.data.listing import ImageFile
+from inlay.data.opening import DECODER_ERRORS, formats, openable, read_header
 from inlay.data.pixels import Pixels, Size, as_size, check_channels, convert, fit, to_array
+from inlay.data.sides import chosen_size
 from inlay.errors import InlayError
 
-__all__ = ["Progress", "common_size", "decode_files", "decode_image", "decoding_threads", "read_file", "visit_files"]
+__all__ = [
+    "Progress",
+    "common_size",
+    "decode_files",
+    "decode_image",
+    "decoding_threads",
+    "in_parallel",
+    "read_file",
+    "visit_files",
+]
 
 Progress: TypeAlias = Callable[[int, int], None]
 _File: TypeAlias = str | BinaryIO | ImageFile
@@ -31,23 +41,10 @@ _Result = TypeVar("_Result")
 
 _FILES_PER_TASK = 32
 _MOST_THREADS = 16
-_SMALLEST_SIDE, _LARGEST_SIDE, _SIDE_STEP = 8, 224, 8
 
-# Everything Pillow's decoders are known to raise on damaged files.
-_DECODER_ERRORS = (
-    OSError,
-    ValueError,
-    SyntaxError,
-    EOFError,
-    LookupError,
-    TypeError,
-    OverflowError,
-    RuntimeError,
-    struct.error,
-    zlib.error,
-    Image.DecompressionBombError,
-    Image.DecompressionBombWarning,
-)
+# Each of these may need a gigabyte while it is decoded, so no two are at a time.
+_LARGE_PIXELS = 25_000_000
+_one_large_image = threading.Lock()
 
 
 class _BadImageError(Exception):
@@ -71,7 +68,7 @@ def decode_image(source: _File, size: int | Size | None = None, channels: int = 
     target = as_size(size)
     check_channels(channels)
     try:
-        with _bombs_are_errors():
+        with _quiet_but_for_bombs():
             return torch.from_numpy(_read(source, target, channels).copy())
     except _BadImageError as error:
         name = source if isinstance(source, str | ImageFile) else getattr(source, "name", "the open file")
@@ -155,7 +152,7 @@ def visit_files(
         if on_progress is not None:
             on_progress(min(tasks_done * _FILES_PER_TASK, len(files)), len(files))
 
-    _in_parallel(decode, range(0, len(files), _FILES_PER_TASK), report)
+    in_parallel(decode, range(0, len(files), _FILES_PER_TASK), report)
     return good
 
 
@@ -182,70 +179,82 @@ def decoding_threads() -> int:
 
 
 def common_size(files: Sequence[ImageFile]) -> Size:
-    """Choose one size for a list of image files.
-
-    The size that all share, if its shorter side is at most 224; otherwise a square with the median of the
-    shorter sides, rounded to a multiple of 8 within 8..224. Files that cannot be read have no say.
-    """
+    """Choose one size for a list of image files, see `chosen_size`; files that cannot be read have no say."""
 
     def measure(first: int) -> list[Size]:
-        sizes = (_size_of(file) for file in files[first : first + _FILES_PER_TASK])
-        return [size for size in sizes if size is not None]
+        headers = (read_header(file) for file in files[first : first + _FILES_PER_TASK])
+        return [header.size for header in headers if header is not None]
 
-    measured = _in_parallel(measure, range(0, len(files), _FILES_PER_TASK))
-    sizes = [size for part in measured for size in part]
-    if len(set(sizes)) == 1 and min(sizes[0]) <= _LARGEST_SIDE:
-        return sizes[0]
-    median = statistics.median([min(size) for size in sizes] or [_SMALLEST_SIDE])
-    side = int(median / _SIDE_STEP + 0.5) * _SIDE_STEP
-    side = min(max(side, _SMALLEST_SIDE), _LARGEST_SIDE)
-    return side, side
+    measured = in_parallel(measure, range(0, len(files), _FILES_PER_TASK))
+    return chosen_size([size for part in measured for size in part])
 
 
-def _in_parallel(
+def in_parallel(
     work: Callable[[int], _Result], tasks: Sequence[int], report: Callable[[int], None] | None = None
 ) -> list[_Result]:
+    """Do something to many image files at a time, with Pillow's warnings under control.
+
+    Args:
+        work: What to do; called with a task by several threads at a time.
+        tasks: The tasks.
+        report: Called after each with the number of those done.
+
+    Returns:
+        The results in the order of the tasks.
+    """
     # Threads are enough: Pillow lets go of the interpreter lock while it decodes and scales.
-    pool = ThreadPoolExecutor(max_workers=decoding_threads())
     results: list[_Result] = []
-    try:
-        with _bombs_are_errors():
+    with _quiet_but_for_bombs():
+        pool = ThreadPoolExecutor(max_workers=decoding_threads())
+        try:
             for result in pool.map(work, tasks):
                 results.append(result)
                 if report is not None:
                     report(len(results))
-    finally:
-        pool.shutdown(cancel_futures=True)
+        finally:
+            pool.shutdown(cancel_futures=True)
     return results
 
 
 @contextmanager
-def _bombs_are_errors() -> Iterator[None]:
+def _quiet_but_for_bombs() -> Iterator[None]:
+    """What Pillow warns of is either harmless, or an error later on that names the file."""
+    _silence_decoders()
     # Warning filters belong to the whole process, so this is entered outside the threads, never inside.
     with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", module=r"PIL\.")
         warnings.simplefilter("error", Image.DecompressionBombWarning)
         yield
 
 
 @cache
-def _formats() -> tuple[str, ...]:
-    """Pillow's names of the formats that are read, so that a renamed file cannot reach, say, Ghostscript."""
-    format_of = Image.registered_extensions()
-    wanted = {format_of[suffix] for suffix in IMAGE_SUFFIXES if suffix in format_of}
-    return tuple(name for name in Image.ID if name in wanted)
+def _silence_decoders() -> None:
+    """Keep Pillow and libtiff from writing lines of their own to stderr; their errors are raised all the same."""
+    # Python prints what is logged where nobody has asked for logs.
+    logging.getLogger("PIL").addHandler(logging.NullHandler())
+    try:
+        ctypes.CDLL(_imaging.__file__).TIFFSetErrorHandler(None)
+    except (AttributeError, OSError):  # a Pillow with libtiff inside, or without one
+        return
 
 
 def _read(source: _File, size: Size | None, channels: int) -> Pixels:
     try:
-        with Image.open(_openable(source), formats=_formats()) as opened:
-            image = convert(ImageOps.exif_transpose(opened), channels)
-        return to_array(image if size is None else fit(image, size))
-    except _DECODER_ERRORS as error:
+        with Image.open(openable(source), formats=formats()) as opened:
+            _refuse_gaps(opened)
+            with _one_large_image if opened.width * opened.height > _LARGE_PIXELS else nullcontext():
+                image = convert(ImageOps.exif_transpose(opened), channels)
+                return to_array(image if size is None else fit(image, size))
+    except DECODER_ERRORS as error:
         raise _BadImageError(_reason(error)) from error
 
 
-def _openable(source: _File) -> str | Path | BinaryIO:
-    return io.BytesIO(source.content()) if isinstance(source, Member) else source
+def _refuse_gaps(image: OpenImage) -> None:
+    """Refuse a TIFF whose strips or tiles end before its size does: Pillow would read black, of any declared size."""
+    if image.format == "TIFF" and image.tile:
+        right, bottom = (max(extents[side] for _, extents, *_ in image.tile if extents) for side in (2, 3))
+        if right * bottom < image.width * image.height:
+            raise ValueError("its strips do not fill its size")
 
 
 def _damaged(file: ImageFile, reason: _BadImageError) -> InlayError:
@@ -255,20 +264,13 @@ def _damaged(file: ImageFile, reason: _BadImageError) -> InlayError:
     )
 
 
-def _size_of(file: ImageFile) -> Size | None:
-    try:
-        with Image.open(_openable(file), formats=_formats()) as image:
-            lies_on_its_side = image.getexif().get(ExifTags.Base.Orientation) in (5, 6, 7, 8)
-            return image.size if lies_on_its_side else (image.height, image.width)
-    except _DECODER_ERRORS:
-        return None
-
-
 def _reason(error: Exception) -> str:
     if isinstance(error, UnidentifiedImageError):
         return "no known image format"
     if isinstance(error, Image.DecompressionBombError | Image.DecompressionBombWarning):
         return "more pixels than is safe to decode"
+    if isinstance(error, MemoryError):
+        return "more memory needed than there is"
     if isinstance(error, OSError) and error.strerror:
         return error.strerror.lower()
     return " ".join(str(error).split()).rstrip(".") or "damaged file"

@@ -3,7 +3,10 @@
 import os
 from pathlib import Path
 
-__all__ = ["available_memory"]
+__all__ = ["SHARE_OF_MEMORY", "available_memory"]
+
+SHARE_OF_MEMORY = 0.5
+"""The largest part of the memory that decoded images may take; more of them are decoded while they are used."""
 
 
 def available_memory(proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) -> int:

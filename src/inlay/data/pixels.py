@@ -111,7 +111,7 @@ def conform(images: ImageSet, size: Size | None, channels: int | None) -> ImageS
 
 
 def _from_16_bit(image: Image.Image) -> Image.Image:
-    values = np.asarray(image).astype(np.int64)
+    values = np.asarray(image).astype(np.int32)
     if values.min() < 0 or values.max() > 65535:
         raise ValueError("grey values outside 16 bits, save it with 8 or 16 bits")
     return Image.fromarray(((values + 128) // 257).astype(np.uint8))

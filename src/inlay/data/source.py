@@ -19,13 +19,13 @@ from inlay.data.decode import Progress, common_size, decode_files
 from inlay.data.demo import DEMO_SIZES, demo_digits
 from inlay.data.images import ImageSet
 from inlay.data.listing import Listing, Reader, Split
-from inlay.data.memory import available_memory
+from inlay.data.memory import SHARE_OF_MEMORY, available_memory
 from inlay.data.pixels import Size, as_size, check_channels, conform
 from inlay.data.streamed import StreamedSet
 from inlay.data.survey import surveyed_size
 from inlay.errors import InlayError
 
-__all__ = ["READERS", "Source", "load", "open_images", "splits"]
+__all__ = ["READERS", "Source", "load", "measure", "open_images", "splits"]
 
 _PathLike: TypeAlias = str | os.PathLike[str]
 Source: TypeAlias = _PathLike | Sequence[_PathLike] | ImageSet | StreamedSet | Array | tuple[Array, Labels]
@@ -43,7 +43,6 @@ READERS: tuple[Reader, ...] = (
 
 _FILE_CHANNELS = 3
 _DEMO = "demo"
-_SHARE_OF_MEMORY = 0.5
 
 
 def load(
@@ -139,8 +138,25 @@ def open_images(
         return conform(found, target, channels)
     job = _Job(found, target, channels or _FILE_CHANNELS, skip_bad, cache, on_progress)
     if stream is None:
-        stream = job.decoded_bytes() > _SHARE_OF_MEMORY * (available_memory() if memory is None else memory)
+        stream = job.decoded_bytes() > SHARE_OF_MEMORY * (available_memory() if memory is None else memory)
     return job.streamed() if stream else job.decoded()
+
+
+def measure(source: Source, split: Split = "train") -> tuple[Size, int]:
+    """Find out at what height and width `load` would read images, and with how many channels; files are not decoded.
+
+    Args:
+        source: Whatever `load` reads.
+        split: As for `load`.
+
+    Raises:
+        InlayError: The source is missing, not understood or empty.
+    """
+    with _disk_errors_in_words():
+        found = _demo(split, None) if _is_demo(source) else _open(source, split)
+    if isinstance(found, Listing):
+        return common_size(found.files), _FILE_CHANNELS
+    return found.size, found.channels
 
 
 def splits(source: Source) -> tuple[Split, ...]:

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from sklearn.metrics import adjusted_rand_score, silhouette_score
 from torch import Tensor
 
-from inlay.discovery.class_count_interval import ClassCount, CurvePoint, bounded
+from inlay.discovery.class_count_interval import ClassCount, StabilityPoint, bounded
 from inlay.discovery.kmeans import kmeans
 
 __all__ = ["CountSettings", "candidate_counts", "estimate_class_count"]
@@ -168,7 +168,7 @@ def _concluded(trials: list[_Trial], settings: CountSettings) -> ClassCount:
         answers.append(_answer(trials, half_scores, silhouettes, settings))
     low, high = bounded(estimate, min(answers), max(answers))
     curve = (
-        CurvePoint(trial.k, trial.stability, trial.silhouette, trial.null, score)
+        StabilityPoint(trial.k, score, trial.stability, trial.silhouette, trial.null)
         for trial, score in zip(trials, scores, strict=True)
     )
     return ClassCount(estimate, low, high, tuple(curve))

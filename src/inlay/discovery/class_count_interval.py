@@ -4,26 +4,55 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-__all__ = ["UNCALIBRATED", "ClassCount", "CurvePoint", "Widening", "bounded", "calibrate"]
+__all__ = [
+    "UNCALIBRATED",
+    "ClassCount",
+    "CurvePoint",
+    "SpreadPoint",
+    "StabilityPoint",
+    "Widening",
+    "bounded",
+    "calibrate",
+]
 
 
 @dataclass(frozen=True)
 class CurvePoint:
-    """What was measured for one number of clusters.
+    """How well one number of clusters fits.
 
     Attributes:
-        k: Number of clusters, 2 or more.
-        stability: Mean adjusted Rand index between clusterings of random halves, at most 1.
-        silhouette: Mean silhouette of the clustering of all images.
-        null_silhouette: The same for one Gaussian blob of equal covariance.
-        score: What the estimate maximises.
+        k: Number of clusters, 1 or more.
+        score: The higher, the better.
     """
 
     k: int
+    score: float
+
+
+@dataclass(frozen=True)
+class SpreadPoint(CurvePoint):
+    """The same for an estimate by spread.
+
+    Attributes:
+        within: Mean squared distance of the images to the nearest centre.
+    """
+
+    within: float
+
+
+@dataclass(frozen=True)
+class StabilityPoint(CurvePoint):
+    """The same for an estimate by stability and silhouette.
+
+    Attributes:
+        stability: Mean adjusted Rand index between clusterings of random halves, at most 1.
+        silhouette: Mean silhouette of the clustering of all images.
+        null_silhouette: The same for one Gaussian blob of equal covariance.
+    """
+
     stability: float
     silhouette: float
     null_silhouette: float
-    score: float
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,8 @@ __all__ = ["closed_head", "merged", "padded", "pooled_moments", "refitted_head",
 _VARIANCE_FLOOR = 1e-5
 # Far beyond the differences between scores of a head, small enough for half precision.
 _MARGIN = 1000.0
+# Correlations kept in half precision may lack a root; so much more variance, of 1, gives nearly all of them one.
+_JITTER = 1e-3
 
 
 def pooled_moments(counts: Tensor, means: Tensor, spreads: Tensor) -> tuple[Tensor, Tensor]:
@@ -162,13 +164,43 @@ def refitted_head(
     Returns:
         The head, [N, D] to [N, K], float32, frozen.
     """
-    samples, labels = without(statistics, sorted(closed)).sample(per_class, generator, scale)
+    samples, labels = _drawn(without(statistics, sorted(closed)), per_class, generator, scale)
     with torch.enable_grad():
         weight, bias = refit_linear(samples, labels, len(statistics), weight_decay, iterations)
     head = nn.Linear(weight.shape[1], len(weight), device="meta").to_empty(device=weight.device)
     head.weight.copy_(weight)
     head.bias.copy_(bias)
     return closed_head(head, closed)
+
+
+def _drawn(
+    statistics: ClassStatistics, per_class: int, generator: torch.Generator, scale: float
+) -> tuple[Tensor, Tensor]:
+    """Draw features as `ClassStatistics.sample` does, but quickly, with triangular roots, and centred.
+
+    Features of two or more that have exactly the mean of their class make a better head where they are few.
+    """
+    if statistics.correlation is None:
+        return statistics.sample(per_class, generator, scale)
+    present = statistics.counts.nonzero().flatten()
+    samples = []
+    for index in present.tolist():
+        noise = torch.randn(per_class, statistics.mean.shape[1], generator=generator, device=generator.device)
+        root = _triangular_root(statistics.correlation[index])
+        if per_class > 1:
+            noise = (noise - noise.mean(dim=0)) * (per_class / (per_class - 1)) ** 0.5
+        samples.append(statistics.mean[index] + scale * statistics.std[index] * (noise.to(root) @ root.T))
+    return torch.cat(samples), present.repeat_interleave(per_class)
+
+
+def _triangular_root(correlation: Tensor) -> Tensor:
+    """Return a lower triangular root L of a correlation matrix, L·Lᵀ ≈ it, float32, with rows of length 1."""
+    exact, jitter = correlation.float(), _JITTER
+    while True:
+        root, failed = torch.linalg.cholesky_ex(exact + jitter * torch.eye(len(exact), device=exact.device))
+        if not failed:
+            return torch.nn.functional.normalize(root)
+        jitter *= 4
 
 
 def _with_row(rest: ClassStatistics, into: int, source: ClassStatistics, index: int) -> ClassStatistics:

@@ -7,6 +7,7 @@ old file or the new one and never a part of either, whatever moment the writer w
 import errno
 import glob
 import json
+import math
 import os
 import secrets
 from collections.abc import Iterator, Mapping
@@ -115,10 +116,10 @@ def read_json(path: Path) -> Any:
         InlayError: If the file is missing or not JSON.
     """
     try:
-        return json.loads(path.read_bytes(), parse_constant=_refuse_constant)
+        return _from_json(path.read_bytes())
     except OSError as error:
         raise _unreadable(path, error) from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise _damaged(path) from error
 
 
@@ -243,12 +244,12 @@ def _reading(path: Path) -> Iterator[Any]:
             yield file
     except OSError as error:
         raise _unreadable(path, error) from error
-    except (SafetensorError, ValueError, KeyError) as error:
+    except (SafetensorError, ValueError, KeyError, RecursionError) as error:
         raise _damaged(path) from error
 
 
 def _facts(file: Any) -> JsonObject:
-    facts = json.loads((file.metadata() or {})[_FACTS], parse_constant=_refuse_constant)
+    facts = _from_json((file.metadata() or {})[_FACTS])
     if not isinstance(facts, dict):
         raise ValueError("facts are a JSON object")
     return facts
@@ -295,10 +296,14 @@ def _check_fit(
     saved = {name: (t.shape, t.dtype) for name, t in tensors.items() if name.startswith("module.")}
     stateful = {name.split(".")[1] for name in tensors if name.startswith("optimizer.")}
     indices = {str(index) for index in range(len(_parameters(optimizer)))}
+    rates, numbers = facts.get("learning_rates"), facts.get("optimizer")
     fits = (
         saved == expected
-        and len(facts["learning_rates"]) == len(optimizer.param_groups)
-        and stateful <= facts["optimizer"].keys() <= indices
+        and isinstance(rates, list)
+        and len(rates) == len(optimizer.param_groups)
+        and isinstance(numbers, dict)
+        and all(isinstance(each, dict) for each in numbers.values())
+        and stateful <= numbers.keys() <= indices
     )
     if not fits:
         raise InlayError(
@@ -314,8 +319,20 @@ def _laid_out_as(parameter: Tensor, saved: Tensor) -> Tensor:
     return torch.empty_like(parameter, dtype=saved.dtype, device="cpu").copy_(saved)
 
 
+def _from_json(text: str | bytes) -> Any:
+    return json.loads(text, parse_constant=_refuse_constant, parse_float=_finite)
+
+
 def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is not JSON")
+
+
+def _finite(digits: str) -> float:
+    # Digits such as 1e999 are JSON, but no number that inlay has written.
+    number = float(digits)
+    if math.isinf(number):
+        raise ValueError(f"{digits} is too large")
+    return number
 
 
 def _unreadable(path: Path, error: OSError) -> InlayError:

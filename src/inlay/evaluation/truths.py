@@ -4,10 +4,12 @@ from collections.abc import Sequence
 
 from inlay.data.images import Images
 from inlay.evaluation.benchmark import StageTruth, match_stage
+from inlay.evaluation.matching import Matching
 from inlay.knowledge import StageRecord
 from inlay.run_folder import RunFolder
+from inlay.sealed import making_sense_of
 
-__all__ = ["StageTruths"]
+__all__ = ["StageTruths", "given_truths"]
 
 _EXTRA = "matching"
 
@@ -40,9 +42,11 @@ class StageTruths:
         Raises:
             InlayError: If the images are not those of a stage.
         """
-        unmatched = [record for record in records[1:] if record.index not in self._found]
+        given = given_truths(records)
+        unmatched = [record for record in records[1:] if record.index not in {**given, **self._found}]
         for record in unmatched:
-            known = [*records[0].class_names, *(name for truth in self._found.values() for name in truth.names)]
+            others = {**given, **self._found}.values()
+            known = [*records[0].class_names, *(name for truth in others for name in truth.names)]
             mixed = record.found is not None
             truth = match_stage(record.index, record.cluster_of(), len(record.class_names), labelled, known, mixed)
             self._keep({**self._found, record.index: truth})
@@ -63,7 +67,17 @@ class StageTruths:
             self._run.write_extra(_EXTRA, [merged[index].to_json() for index in sorted(merged)])
         self._found = merged
 
+    @making_sense_of("matching")
     def _read(self) -> dict[int, StageTruth]:
         entries = [] if self._run is None else self._run.read_extra(_EXTRA) or []
         truths = [StageTruth.from_json(entry) for entry in entries]
         return {truth.matching.stage: truth for truth in truths}
+
+
+def given_truths(records: Sequence[StageRecord]) -> dict[int, StageTruth]:
+    """Return what the classes of the stages with labels stand for, by stage: their own names."""
+    taught = [record for record in records if record.kind == "labelled"]
+    return {
+        record.index: StageTruth(Matching(record.index, record.class_names, "train"), record.class_names)
+        for record in taught
+    }

@@ -11,6 +11,7 @@ from inlay.discovery.refit import refit_linear
 from inlay.discovery.statistics import ClassStatistics, class_statistics
 from inlay.engine.randomness import generator
 from inlay.heads import ConcatenatedHead
+from inlay.increments.shrinkage import shrunk
 from inlay.methods.model import StageModel
 from inlay.methods.task import StageTask
 
@@ -18,13 +19,15 @@ __all__ = ["settle_classifier", "settle_heads_side_by_side"]
 
 _BALANCING_ROUNDS = 50
 _SAMPLES_FOR_SCALE = 200
+# People label few images; the refit would take the spread of so few for that of the class.
+_BORROWED_IMAGES = 5
 
 
 @torch.no_grad()
 def settle_classifier(
     task: StageTask, model: StageModel, network: nn.Module
 ) -> tuple[nn.Linear, ClassStatistics, Tensor]:
-    """Assign the images to the new classes, describe all classes and settle the joint head.
+    """Assign the images to the new classes, unless these were given, describe all classes and settle the joint head.
 
     Args:
         task: The stage.
@@ -35,10 +38,14 @@ def settle_classifier(
         The joint head over O + K classes, their statistics, and the new class of each image, [N].
     """
     features = task.features(network)
-    assignments = _assigned(task, model.novel_logits(features, task.old_classes))
+    assignments = task.labels
+    if assignments is None:
+        assignments = _assigned(task, model.novel_logits(features, task.old_classes))
     old = _moved(task, features) if task.settings.classifier.drift else task.statistics
     kind = task.settings.replay.statistics
     new = class_statistics(features, assignments, task.classes, kind, allow_empty=True)
+    if task.labels is not None:
+        new = shrunk(new, old, _BORROWED_IMAGES)
     assert model.joint_head is not None
     head = model.joint_head.requires_grad_(False)
     if task.settings.classifier.refit:

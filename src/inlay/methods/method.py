@@ -17,7 +17,7 @@ from inlay.settings import Settings
 
 __all__ = ["Method", "linear_novel_head", "prototypes_from_kmeans"]
 
-HeadMaker = Callable[[StageTask], NovelHead]
+HeadMaker = Callable[[StageTask], NovelHead | None]
 PartsMaker = Callable[[StageTask], dict[str, nn.Module]]
 EpochStart = Callable[[StageTask, StageModel, int], None]
 
@@ -38,7 +38,8 @@ class Method:
         name: Name in settings and on the command line.
         summary: One line for a list of methods.
         terms: The loss terms it may use; the settings give their weights. Without any, nothing is trained.
-        novel_head: Makes the head over the new classes at the start of a stage.
+        novel_head: Makes the head over the new classes at the start of a stage; None from it means that the joint
+            head's new outputs play its part.
         joint: Whether a joint head over all classes is trained; if not, the old head and the novel one are set side
             by side.
         parts: Makes further modules that its terms need, by name.

@@ -1,4 +1,4 @@
-"""Algorithm 1 of the paper: one discovery stage, from unlabelled images to a merged network."""
+"""Algorithm 1 of the paper: one stage of new classes, from images to a merged network."""
 
 from collections.abc import Callable
 
@@ -58,7 +58,7 @@ def adaptive_discovering_and_merging(task: StageTask, method: Method, make_loop:
     """Run Algorithm 1; the numbers on the right are its lines.
 
     Args:
-        task: Base model, unlabelled images and gammas (buffers of the folded network).    # 1
+        task: Base model, images of new classes and gammas (buffers of the folded network).    # 1
         method: Loss terms and novel head.
         make_loop: Makes the training loop for the work of the stage.
 
@@ -70,7 +70,9 @@ def adaptive_discovering_and_merging(task: StageTask, method: Method, make_loop:
     model = _with_heads(task, method, trunk)
     if method.terms:
         work = DiscoveryWork(task, method, model)  # 4: output of the hybrid, Eq. 10; 5: L = L^r + L^c
-        make_loop(work, neighbours_as_companions(task)).run()  # 3: all mini-batches; 6: backward through the branches
+        # A neighbour may be of another class, which matters where classes are given.
+        companions = neighbours_as_companions(task) if task.labels is None else None
+        make_loop(work, companions).run()  # 3: all mini-batches; 6: backward through the branches
     network, report = close_trunk(trunk, task.first_inputs(_probe_size(task)))  # 8 fuse, 9 merge (Eq. 11), 10 (Eq. 12)
     settle = settle_classifier if method.joint else settle_heads_side_by_side
     head, statistics, assignments = settle(task, model, network)
@@ -79,7 +81,8 @@ def adaptive_discovering_and_merging(task: StageTask, method: Method, make_loop:
 
 def _with_heads(task: StageTask, method: Method, trunk: nn.Module) -> StageModel:
     settings, size, like = task.settings, task.head.in_features, task.head.weight
-    novel_head = method.novel_head(task).to(like) if settings.classifier.heads == "two" else None
+    made = method.novel_head(task) if settings.classifier.heads == "two" else None
+    novel_head = None if made is None else made.to(like)
     joint_head = None
     if method.joint:
         present = task.statistics.counts > 0

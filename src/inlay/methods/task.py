@@ -1,4 +1,4 @@
-"""What a discovery stage is given and what it gives back."""
+"""What a stage of new classes is given and what it gives back."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,18 +19,19 @@ __all__ = ["StageOutcome", "StageTask"]
 
 @dataclass(frozen=True, eq=False)
 class StageTask:
-    """The inputs of one discovery stage.
+    """The inputs of one stage of new classes.
 
     Attributes:
         network: Network of the stage before, frozen, from images to features [B, D]: the teacher, and where training
             starts. It is folded, unless the stage trains the network itself (`branch.gate` full or twin).
         head: Joint head over the O classes known so far.
         statistics: Statistics of the features of these classes.
-        feed: Brings the N unlabelled images to the device of the network.
+        feed: Brings the N images to the device of the network.
         classes: Number of new classes, K.
         normalise: Turns images in 0..1 into the input of the network.
         settings: All settings of the run.
         seed: Seed of this stage.
+        labels: New class of each image, 0..K-1, int64 [N], on the same device; None if the classes are to be found.
     """
 
     network: nn.Module
@@ -41,6 +42,7 @@ class StageTask:
     normalise: Normalisation
     settings: Settings
     seed: int
+    labels: Tensor | None = None
 
     @property
     def device(self) -> torch.device:
@@ -72,13 +74,13 @@ class StageTask:
 
 @dataclass(frozen=True, eq=False)
 class StageOutcome:
-    """The outputs of one discovery stage.
+    """The outputs of one stage of new classes.
 
     Attributes:
         network: The network for the next stage.
         head: Head over O + K classes: the joint head, or old and novel head side by side.
         statistics: Statistics of all O + K classes.
-        assignments: New class of each unlabelled image, 0..K-1, [N].
+        assignments: New class of each image, given or found, 0..K-1, [N].
         merge: How exactly the branches were merged; None if there was nothing to merge.
         novel_head: The trained head over the new classes alone; None if the joint head played its part.
     """

@@ -10,7 +10,7 @@ from typing import Literal
 
 from inlay.review.wording import percent
 
-__all__ = ["Bar", "BarGroup", "Line", "bars", "lines"]
+__all__ = ["Bar", "BarGroup", "Line", "bars", "lines", "muted", "svg", "text"]
 
 _HEADING, _ROW, _BAR, _GROUP_GAP = 26, 36, 9, 14
 _TOP, _HEIGHT, _AXIS = 12, 190, 28
@@ -61,7 +61,7 @@ def bars(groups: Sequence[BarGroup], title: str) -> str:
     top = 0
     for group in groups:
         if group.label:
-            parts.append(_text("0", top + 14, group.label, "font-weight:600"))
+            parts.append(text("0", top + 14, group.label, "font-weight:600"))
             top += _HEADING
         for bar in group.bars:
             parts.append(_bar(bar, top))
@@ -70,7 +70,7 @@ def bars(groups: Sequence[BarGroup], title: str) -> str:
     said = "; ".join(
         f"{group.label}: {_listed((bar.label, bar.value) for bar in group.bars)}".removeprefix(": ") for group in groups
     )
-    return _svg(max(top - _GROUP_GAP, 1), title, said, parts)
+    return svg(max(top - _GROUP_GAP, 1), title, said, parts)
 
 
 def lines(curves: Sequence[Line], ticks: Sequence[str], title: str) -> str:
@@ -95,20 +95,20 @@ def lines(curves: Sequence[Line], ticks: Sequence[str], title: str) -> str:
     parts = [_gridline(fraction) for fraction in (0.0, 0.25, 0.5, 0.75, 1.0)]
     room = min(12, int(40 / max(len(ticks) - 1, 1)))
     for x, tick in zip(across, ticks, strict=True):
-        parts.append(_text(f"{x:.2f}%", _TOP + _HEIGHT + 22, _shortened(tick, room), _muted("middle")))
+        parts.append(text(f"{x:.2f}%", _TOP + _HEIGHT + 22, _shortened(tick, room), muted("middle")))
     for curve in curves:
         parts.extend(_curve(curve, across))
     parts.extend(_end_labels(curves))
     said = "; ".join(
         f"{tick}: {_listed((curve.label, curve.values[i]) for curve in curves)}" for i, tick in enumerate(ticks)
     )
-    return _svg(_TOP + _HEIGHT + _AXIS, title, said, parts)
+    return svg(_TOP + _HEIGHT + _AXIS, title, said, parts)
 
 
 def _bar(bar: Bar, top: int) -> str:
     weight = "font-weight:600" if bar.role == "ours" else ""
-    label = _text("0", top + 13, bar.label, weight)
-    value = _text("100%", top + 13, percent(bar.value), f"text-anchor:end;{weight}")
+    label = text("0", top + 13, bar.label, weight)
+    value = text("100%", top + 13, percent(bar.value), f"text-anchor:end;{weight}")
     track = _rectangle(top, 1.0, "--track")
     return label + value + track + ("" if bar.value is None else _rectangle(top, bar.value, f"--{bar.role}"))
 
@@ -132,7 +132,7 @@ def _level(fraction: float) -> float:
 def _gridline(fraction: float) -> str:
     y = _level(fraction)
     line = f'<line x1="{_LEFT}%" x2="{_RIGHT}%" y1="{y:.1f}" y2="{y:.1f}" style="stroke:var(--rule);stroke-width:1"/>'
-    return line + _text(f"{_LEFT - 1.5}%", y + 4, f"{fraction:.0%}", _muted("end"))
+    return line + text(f"{_LEFT - 1.5}%", y + 4, f"{fraction:.0%}", muted("end"))
 
 
 def _curve(curve: Line, across: Sequence[float]) -> list[str]:
@@ -156,7 +156,7 @@ def _end_labels(curves: Sequence[Line]) -> list[str]:
     named = [(curve, value) for curve, value in ends if value is not None]
     places = _spread([_level(value) for _, value in named], _LABEL_DISTANCE, _TOP + _HEIGHT)
     return [
-        _text(
+        text(
             f"{_RIGHT + 2.5}%",
             y + 4,
             f"{curve.label} {percent(value)}",
@@ -183,19 +183,22 @@ def _listed(values: Iterable[tuple[str, float | None]]) -> str:
     return ", ".join(f"{label} {percent(value)}" for label, value in values)
 
 
-def _shortened(text: str, room: int) -> str:
-    return text if len(text) <= room else text[: max(room - 1, 1)] + "…"
+def _shortened(words: str, room: int) -> str:
+    return words if len(words) <= room else words[: max(room - 1, 1)] + "…"
 
 
-def _muted(anchor: str) -> str:
+def muted(anchor: str) -> str:
+    """Return the style of a small note that is anchored at its "start", "middle" or "end"."""
     return f"fill:var(--muted);font-size:12px;text-anchor:{anchor}"
 
 
-def _text(x: str, y: float, words: str, style: str = "") -> str:
+def text(x: str, y: float, words: str, style: str = "") -> str:
+    """Return words of an SVG at a place; `x` may be a percentage."""
     return f'<text x="{x}" y="{y:.1f}" style="fill:var(--ink);font-size:13px;{style}">{escape(words)}</text>'
 
 
-def _svg(height: int, title: str, description: str, parts: Sequence[str]) -> str:
+def svg(height: int, title: str, description: str, parts: Sequence[str]) -> str:
+    """Return an SVG as wide as its container, with a title and a description for those who cannot see it."""
     return (
         f'<svg role="img" width="100%" height="{height}">'
         f"<title>{escape(title)}</title><desc>{escape(description)}</desc>{''.join(parts)}</svg>"

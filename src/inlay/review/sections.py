@@ -6,14 +6,25 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Literal
 
+from torch import Tensor
+
 from inlay.review.charts import Bar, BarGroup, Line, bars, lines
 from inlay.review.content import DiscoveredClass, Report, RunFacts, StageSection
-from inlay.review.headline import sentences, tiles
+from inlay.review.headline import Tile, sentences, tiles
 from inlay.review.results import Merge
 from inlay.review.sheets import data_uri, sheet, thumbnails
 from inlay.review.wording import BASELINE_NAMES, NOTHING, counted, duration, joined, percent
 
-__all__ = ["accuracy_section", "facts_section", "headline_section", "stage_section"]
+__all__ = [
+    "accuracy_section",
+    "contact_sheet",
+    "definitions",
+    "facts_section",
+    "headline_section",
+    "merge_facts",
+    "stage_section",
+    "tile_row",
+]
 
 _PICTURES, _PICTURE_COLUMNS, _PICTURE_SIDE = 18, 6, 64
 _CLASS_NAMES = 40
@@ -52,12 +63,17 @@ def headline_section(report: Report) -> str:
     """Title, what was learned, and the large numbers."""
     lead = f'<p class="lead">{escape(" ".join(sentences(report)))}</p>'
     summary = f"<p>{escape(report.summary)}</p>" if report.summary else ""
+    return f"<header><h1>{escape(report.title)}</h1>{lead}{summary}{tile_row(tiles(report))}</header>"
+
+
+def tile_row(shown: Iterable[Tile]) -> str:
+    """Show large numbers side by side."""
     cells = "".join(
         f'<div class="tile"><span>{escape(tile.label)}</span><strong>{escape(tile.value)}</strong>'
         f"<small>{escape(tile.note)}</small></div>"
-        for tile in tiles(report)
+        for tile in shown
     )
-    return f'<header><h1>{escape(report.title)}</h1>{lead}{summary}<div class="tiles">{cells}</div></header>'
+    return f'<div class="tiles">{cells}</div>'
 
 
 def accuracy_section(stages: Sequence[StageSection]) -> str:
@@ -66,7 +82,7 @@ def accuracy_section(stages: Sequence[StageSection]) -> str:
     rows = "".join(_accuracy_row(stage) for stage in stages)
     table = f"<table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>"
     scrolling = f'<div class="wide" tabindex="0">{table}</div>'
-    meanings = _definitions((word, f"{meaning}.") for word, meaning in _GLOSSARY)
+    meanings = definitions((word, f"{meaning}.") for word, meaning in _GLOSSARY)
     glossary = f'<div class="glossary"><h3>What the words mean</h3>{meanings}</div>'
     explained = "<p>Share of test images for which the network answers with the right class, after each stage.</p>"
     below = f'<div class="beside">{_accuracy_chart(stages)}{glossary}</div>'
@@ -87,14 +103,14 @@ def stage_section(stage: StageSection) -> str:
         parts.append(f'<h3>What was discovered</h3><p>{_ABOUT_GROUPS}</p><div class="cards">{cards}</div>')
     parts += [_comparison(stage), _more_scores(stage)]
     if stage.merge is not None:
-        parts.append(_merge_facts(stage.merge))
+        parts.append(merge_facts(stage.merge))
     return f"<section>{''.join(parts)}</section>"
 
 
 def facts_section(facts: RunFacts) -> str:
     """What is needed to repeat the run."""
     versions = ", ".join(f"{name} {version}" for name, version in facts.versions.items())
-    listed = _definitions(
+    listed = definitions(
         (
             ("Command", facts.command),
             ("Seed", str(facts.seed)),
@@ -129,7 +145,7 @@ def _comparison(stage: StageSection) -> str:
     charts = [_comparison_chart(stage, key, label) for key, label in _COMPARED.items()]
     if not any(charts):
         return ""
-    notes = _definitions(
+    notes = definitions(
         (BASELINE_NAMES[name], f"{meaning}{_choice_of_base(stage) if name == 'kmeans_features' else ''}.")
         for name, meaning in _BASELINE_MEANINGS
         if _is_charted(stage, name)
@@ -187,10 +203,11 @@ def _more_scores(stage: StageSection) -> str:
         facts.append(("Adjusted Rand index", f"{metrics['ari']:.3f}"))
     if metrics["matched_on"] is not None:
         facts.append(("Clusters matched to true classes on", f"{metrics['matched_on']} images"))
-    return f'<h3>More scores</h3><div class="facts">{_definitions(facts)}</div>' if facts else ""
+    return f'<h3>More scores</h3><div class="facts">{definitions(facts)}</div>' if facts else ""
 
 
-def _merge_facts(merge: Merge) -> str:
+def merge_facts(merge: Merge) -> str:
+    """Say what merging did."""
     facts = (
         ("Largest change of an output", f"{merge['max_abs_diff']:.1e}"),
         ("Parameters before the stage", f"{merge['parameters_before']:,}"),
@@ -199,7 +216,7 @@ def _merge_facts(merge: Merge) -> str:
     )
     return (
         "<h3>Merge</h3><p>The branches that learned the new classes were folded back into the network.</p>"
-        f'<div class="facts">{_definitions(facts)}</div>'
+        f'<div class="facts">{definitions(facts)}</div>'
     )
 
 
@@ -208,17 +225,20 @@ def _discovered_card(found: DiscoveredClass) -> str:
     purity = "" if found.purity is None else f" · {percent(found.purity)} pure"
     words = f"{matched} · {counted(found.size, 'image', 'images')}{purity}"
     shown = found.images[:_PICTURES]
-    if len(shown):
-        small = thumbnails(shown, _PICTURE_SIDE)
-        scale = max(1, _PICTURE_SIDE // max(small.shape[2:]))
-        source = data_uri(sheet(small, _PICTURE_COLUMNS, scale))
-        label = escape(f"{counted(len(shown), 'example', 'examples')} of {found.name}")
-        picture = f'<img alt="{label}" src="{source}">'
-    else:
-        picture = '<p class="muted">no images</p>'
+    picture = contact_sheet(shown, f"{counted(len(shown), 'example', 'examples')} of {found.name}")
     return f'<article class="card"><h4>{escape(found.name)}</h4><p>{escape(words)}</p>{picture}</article>'
 
 
-def _definitions(pairs: Iterable[tuple[str, str]]) -> str:
+def contact_sheet(images: Tensor, label: str, columns: int = _PICTURE_COLUMNS) -> str:
+    """Show images, uint8 [n, C, H, W], side by side in one picture; n may be 0."""
+    if not len(images):
+        return '<p class="muted">no images</p>'
+    small = thumbnails(images, _PICTURE_SIDE)
+    scale = max(1, _PICTURE_SIDE // max(small.shape[2:]))
+    return f'<img alt="{escape(label)}" src="{data_uri(sheet(small, columns, scale))}">'
+
+
+def definitions(pairs: Iterable[tuple[str, str]]) -> str:
+    """List terms with what they mean or amount to."""
     items = "".join(f"<div><dt>{escape(term)}</dt><dd>{escape(text)}</dd></div>" for term, text in pairs)
     return f"<dl>{items}</dl>"

@@ -9,13 +9,13 @@ STYLE: Final = """
   color-scheme: light dark;
   --ink: #1c2230; --muted: #5b6577; --paper: #f6f7f9; --panel: #ffffff; --rule: #dfe3ea;
   --track: #e9ecf1; --ours: #0b6e6e; --baseline: #9aa5b5; --ceiling: #d0a03a;
-  --old: #3457b2; --new: #b8480b; --all: #0b6e6e;
+  --old: #3457b2; --new: #b8480b; --all: #0b6e6e; --class-tone: 62% 42%;
 }
 @media (prefers-color-scheme: dark) {
   :root {
     --ink: #e8ebf0; --muted: #a0a9b8; --paper: #12151b; --panel: #1b2029; --rule: #323a47;
     --track: #2a313d; --ours: #3cc2b8; --baseline: #717d8f; --ceiling: #d9ad4c;
-    --old: #86a5f4; --new: #f29a5f; --all: #3cc2b8;
+    --old: #86a5f4; --new: #f29a5f; --all: #3cc2b8; --class-tone: 65% 64%;
   }
 }
 * { box-sizing: border-box; }
@@ -70,6 +70,10 @@ dt { font-weight: 600; }
 .card { padding: .9rem; border: 1px solid var(--rule); border-radius: 10px; }
 .card p { margin-bottom: .6rem; color: var(--muted); font-size: .88rem; }
 .card img { display: block; width: 100%; max-width: 33rem; height: auto; }
+.card h5 { margin: .8rem 0 .3rem; font-size: .82rem; font-weight: 600; color: var(--muted); }
+.dot { display: inline-block; width: .7rem; height: .7rem; margin-right: .45rem; border-radius: 99px; }
+.map { display: block; width: 100%; max-width: 40rem; margin: 0 auto; }
+.map path { fill: none; stroke-width: 5px; stroke-linecap: round; stroke-opacity: .75; }
 @media (max-width: 560px) {
   body { padding: 1.25rem .9rem 3rem; }
   h1 { font-size: 1.6rem; } .lead { font-size: 1.05rem; }

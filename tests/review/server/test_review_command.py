@@ -17,13 +17,13 @@ START = """
 import sys
 from pathlib import Path
 from inlay.cli.review import review
-review(Path(sys.argv[1]), sys.argv[2], browser=False, device="cpu")
+review(Path(sys.argv[1]), browser=False, device="cpu")
 """
 
 
 def test_the_command_serves_the_page_until_it_is_stopped(run: Path, pictures: Path) -> None:
     process = subprocess.Popen(
-        [sys.executable, "-c", START, run, pictures / "new"],
+        [sys.executable, "-c", START, run],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -59,9 +59,13 @@ def test_a_port_that_is_taken_is_refused(run: Path, pictures: Path) -> None:
             command(run, str(pictures / "new"), port=port, browser=False)
 
 
-def test_without_images_the_command_says_what_to_write(run: Path) -> None:
-    with pytest.raises(InlayError, match="write --images with the folder they are in"):
-        command(run, browser=False)
+def test_without_images_the_command_says_what_to_write(run: Path, pictures: Path) -> None:
+    moved = (pictures / "new").rename(pictures / "moved")
+    try:
+        with pytest.raises(InlayError, match="write --images with the folder they are in"):
+            command(run, browser=False)
+    finally:
+        moved.rename(pictures / "new")
 
 
 def test_a_missing_package_is_named(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:

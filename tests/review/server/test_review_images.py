@@ -111,6 +111,10 @@ def test_missing_images_are_told_and_their_classes_cannot_be_split(run: Path, pi
 
 def test_the_folder_is_that_of_the_medoids(run: Path, pictures: Path) -> None:
     knowledge = _knowledge(run)
+    assert folder_of_stage(knowledge) == pictures / "new"
+    knowledge = replace(knowledge, record=replace(knowledge.record, source=""))
+    for id in (3, 4, 5):
+        knowledge.registry.annotate(id, medoids=[])
     with pytest.raises(InlayError, match=r"^The images of stage 1 are not where they were; write --images"):
         folder_of_stage(knowledge)
     files = sorted((pictures / "new").rglob("*.png"))

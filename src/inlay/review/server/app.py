@@ -15,6 +15,8 @@ from inlay.errors import InlayError
 from inlay.review.server.guard import Guard
 from inlay.review.server.session import OutdatedError, Session
 from inlay.review.server.state import images_of, map_of, state_of
+from inlay.serving.body import read_body
+from inlay.serving.refusal import RefusedError
 
 __all__ = ["MOST_BYTES", "create_app"]
 
@@ -28,14 +30,6 @@ _FILES = {
     "map.js": ("map.js", "text/javascript; charset=utf-8"),
     "icon.svg": ("icon.svg", "image/svg+xml"),
 }
-
-
-class _RefusedError(Exception):
-    """A request that is not understood, with the status to answer."""
-
-    def __init__(self, status: int, sentence: str) -> None:
-        super().__init__(sentence)
-        self.status = status
 
 
 def create_app(session: Session, token: str, port: int) -> ASGIApp:
@@ -87,23 +81,18 @@ def _serve_data(app: FastAPI, session: Session) -> None:
     async def decide(request: Request) -> JsonObject:
         body = await _read_json(request)
         if not isinstance(body, dict) or body.keys() != {"decision", "revision"}:
-            raise _RefusedError(400, "A request has exactly the keys decision and revision; write both.")
+            raise RefusedError(400, "A request has exactly the keys decision and revision; write both.")
         await run_in_threadpool(session.decide, body["decision"], body["revision"])
         return await run_in_threadpool(state_of, session)
 
 
 async def _read_json(request: Request) -> object:
     if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
-        raise _RefusedError(415, "The request is not JSON; send it as application/json.")
-    body = bytearray()
-    async for part in request.stream():
-        body += part
-        if len(body) > MOST_BYTES:
-            raise _RefusedError(413, f"The request is too long; send at most {MOST_BYTES:,} bytes.")
+        raise RefusedError(415, "The request is not JSON; send it as application/json.")
     try:
-        return json.loads(body)
+        return json.loads(await read_body(request, MOST_BYTES))
     except (ValueError, RecursionError) as error:
-        raise _RefusedError(400, "The request is not sound JSON; send an object.") from error
+        raise RefusedError(400, "The request is not sound JSON; send an object.") from error
 
 
 def _answer_errors(app: FastAPI) -> None:
@@ -114,8 +103,8 @@ def _answer_errors(app: FastAPI) -> None:
     def inlay_error(request: Request, error: InlayError) -> JSONResponse:
         return sentence(409 if isinstance(error, OutdatedError) else 400, str(error))
 
-    @app.exception_handler(_RefusedError)
-    def refused(request: Request, error: _RefusedError) -> JSONResponse:
+    @app.exception_handler(RefusedError)
+    def refused(request: Request, error: RefusedError) -> JSONResponse:
         return sentence(error.status, str(error))
 
     @app.exception_handler(RequestValidationError)

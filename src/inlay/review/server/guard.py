@@ -3,22 +3,13 @@
 from collections.abc import Collection
 from secrets import compare_digest
 
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import Headers
 from starlette.responses import JSONResponse, RedirectResponse
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from inlay.serving.headers import with_headers
 
 __all__ = ["Guard"]
-
-_HEADERS = {
-    "Content-Security-Policy": (
-        "default-src 'none'; img-src 'self'; style-src 'self'; script-src 'self'; connect-src 'self'; "
-        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-    ),
-    "Cross-Origin-Opener-Policy": "same-origin",
-    "Cross-Origin-Resource-Policy": "same-origin",
-    "Referrer-Policy": "no-referrer",
-    "X-Content-Type-Options": "nosniff",
-}
 
 
 class Guard:
@@ -40,7 +31,7 @@ class Guard:
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
         elif scope["type"] == "http":
-            await self._answered(scope, receive, _with_headers(send))
+            await self._answered(scope, receive, with_headers(send))
         else:
             await send({"type": "websocket.close", "code": 1008})
 
@@ -55,15 +46,3 @@ class Guard:
         else:
             path = f"/{rest[0]}"
             await self._app({**scope, "path": path, "raw_path": path.encode("utf-8", "replace")}, receive, send)
-
-
-def _with_headers(send: Send) -> Send:
-    async def sent(message: Message) -> None:
-        if message["type"] == "http.response.start":
-            headers = MutableHeaders(scope=message)
-            for name, value in _HEADERS.items():
-                headers[name] = value
-            headers.setdefault("Cache-Control", "no-store")
-        await send(message)
-
-    return sent

@@ -3,7 +3,7 @@
 import io
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -84,6 +84,12 @@ class StageImages:
         whole[self.found] = known
         return whole
 
+    def pixels(self, positions: Sequence[int]) -> Tensor:
+        """Return images that are there as the network sees them, uint8 [n, C, H, W] on the CPU."""
+        indices = torch.tensor([self._index[position] for position in positions], dtype=torch.int64)
+        pixels = self._images.pixels
+        return pixels[indices].cpu() if isinstance(pixels, Tensor) else pixels.read(indices)
+
     def picture(self, position: int) -> bytes:
         """Return a PNG of an image, no side longer than 256 pixels: from its file, or else as the network sees it.
 
@@ -101,20 +107,25 @@ class StageImages:
             if fingerprint_of(seen.numpy()) != self.fingerprints[position]:
                 raise InlayError(f"'{name}' has changed since the page was opened; start `inlay review` again.")
             return _png(picture)
-        pixels = self._images.pixels
-        return _png(pixels[index].cpu() if isinstance(pixels, Tensor) else pixels.read(torch.tensor([index]))[0])
+        return _png(self.pixels([position])[0])
 
 
 def folder_of_stage(knowledge: Knowledge) -> Path:
-    """Return the folder in which the images that stand for the classes of the stage were.
+    """Return the folder, or file, that the images of a stage were read from.
+
+    For images that were read one by one it is the folder of those that stand for the classes.
 
     Raises:
         InlayError: If it is not known or no longer there.
     """
-    entries = knowledge.registry.of_stage(knowledge.record.index)
-    folders = [os.path.dirname(os.path.abspath(medoid.path)) for entry in entries for medoid in entry.medoids]
-    folder = Path(os.path.commonpath(folders)) if folders else None
-    if folder is None or not folder.is_dir():
+    source = knowledge.record.source
+    if not source:
+        entries = knowledge.registry.of_stage(knowledge.record.index)
+        paths = [medoid.path for entry in entries for medoid in entry.medoids if os.path.isabs(medoid.path)]
+        source = os.path.commonpath([os.path.dirname(path) for path in paths]) if paths else ""
+    folder = Path(source)
+    # Images that share no folder but that of all files are not looked for in all files.
+    if not source or not folder.exists() or folder == folder.parent:
         raise InlayError(
             f"The images of stage {knowledge.record.index} are not where they were; write --images with the folder "
             f"they are in."

@@ -3,11 +3,25 @@
 from collections.abc import Mapping, Sequence
 
 from inlay.decisions import Decision, Merge, Reject, Split, Undo
+from inlay.knowledge import Knowledge
 
-__all__ = ["Members", "members_after"]
+__all__ = ["Members", "members_after", "members_of_stage"]
 
 Members = Mapping[int, tuple[int, ...]]
 """Positions of the images of each class by its id; classes without images of the stage may be missing."""
+
+
+def members_of_stage(knowledge: Knowledge) -> Members:
+    """Return the images of each class as a discovery stage has found them.
+
+    Args:
+        knowledge: What the stage itself left behind.
+    """
+    ids = [entry.id for entry in knowledge.registry.of_stage(knowledge.record.index)]
+    images: dict[int, list[int]] = {id: [] for id in ids}
+    for position, cluster in enumerate(knowledge.record.clusters):
+        images[ids[cluster]].append(position)
+    return {id: tuple(positions) for id, positions in images.items()}
 
 
 def members_after(before: Members, decisions: Sequence[Decision], classes: int) -> Members:

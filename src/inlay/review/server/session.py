@@ -11,15 +11,14 @@ from torch import Tensor
 
 from inlay import decisions
 from inlay.decided import decided, keep_decisions, kept_decisions
-from inlay.decisions import Decision, Undo
+from inlay.decisions import Undo
 from inlay.discovery.kmeans import kmeans
-from inlay.engine.progress import Progress, counting
+from inlay.engine.progress import Progress
 from inlay.engine.randomness import generator
 from inlay.errors import InlayError
 from inlay.knowledge import Knowledge
-from inlay.reading import read_images
-from inlay.review.server.images import StageImages, folder_of_stage
-from inlay.review.server.members import Members, members_after
+from inlay.review.server.images import StageImages
+from inlay.review.stage import DecidedStage, find_images
 from inlay.run_folder import RunFolder
 
 __all__ = ["OutdatedError", "Session", "open_session"]
@@ -32,7 +31,7 @@ class OutdatedError(InlayError):
     """A decision was taken in view of classes that have changed since."""
 
 
-class Session:
+class Session(DecidedStage):
     """The decisions about a stage, each written down before it is shown.
 
     Args:
@@ -43,35 +42,24 @@ class Session:
 
     Attributes:
         run: The run.
-        before: What the stage itself left behind.
-        after: What is known after the decisions.
-        images: The images of the stage.
-        features: Their features.
-        members: Images of each class after the decisions.
         lock: Held while a decision is followed; hold it to read what belongs together.
     """
 
     def __init__(self, run: RunFolder, knowledge: Knowledge, images: StageImages, features: Tensor) -> None:
-        self.run, self.before, self.images, self.features = run, knowledge, images, features
+        super().__init__(knowledge, decided(run, knowledge), kept_decisions(run, knowledge), images, features)
+        self.run = run
         self.lock = threading.RLock()
-        self._found_in_stage = _first_members(knowledge)
-        self._set(kept_decisions(run, knowledge), decided(run, knowledge))
-
-    @property
-    def stage(self) -> int:
-        """Number of the stage."""
-        return self.before.record.index
 
     @property
     def revision(self) -> int:
         """Number of decisions so far, those to undo others among them."""
-        return len(self._taken)
+        return len(self.taken)
 
     @property
     def can_undo(self) -> bool:
         """Whether a decision stands that could be taken back."""
-        undone = sum(isinstance(decision, Undo) for decision in self._taken)
-        return len(self._taken) > 2 * undone
+        undone = sum(isinstance(decision, Undo) for decision in self.taken)
+        return len(self.taken) > 2 * undone
 
     def decide(self, wanted: object, revision: object) -> None:
         """Follow a decision and write it down.
@@ -91,25 +79,15 @@ class Session:
                     "The classes were changed on another page meanwhile; look at them and decide again."
                 )
             decision = decisions.from_json(self._completed(wanted))
-            taken = [*self._taken, decision]
+            taken = [*self.taken, decision]
             outcome = decisions.replay(self.before, taken, self._features_of_class)
             if outcome.registry.history == self.after.registry.history:
                 return
             keep_decisions(self.run, self.before, taken, outcome)
-            self._set(taken, outcome)
-
-    def may_split(self, id: int) -> bool:
-        """Whether the images of a class are all at hand, and there are enough of them."""
-        images = self.members.get(id, ())
-        complete = len(images) == list(self.after.registry)[id].size
-        return complete and len(images) > 2 and not self.features[list(images)].isnan().any()
-
-    def _set(self, taken: list[Decision], outcome: Knowledge) -> None:
-        self.members = members_after(self._found_in_stage, taken, len(self.before.registry))
-        self._taken, self.after = taken, outcome
+            self.follow(taken, outcome)
 
     def _features_of_class(self, id: int) -> Tensor:
-        images = self._found_in_stage.get(id)
+        images = self.first_members.get(id)
         if images is None:
             raise InlayError(
                 f"Class {id} was not found in stage {self.stage}, whose images are shown, so nothing that it is part "
@@ -152,8 +130,7 @@ def open_session(run: Path, images: str | None, device: torch.device, progress: 
 
     Args:
         run: Folder of the run.
-        images: Anything that `inlay.data.load` reads, the images of the stage among them; None looks where those were
-            that stand for its classes.
+        images: Anything that `inlay.data.load` reads, the images of the stage among them; None looks where they were.
         device: Where to compute.
         progress: Receiver of news.
 
@@ -164,24 +141,6 @@ def open_session(run: Path, images: str | None, device: torch.device, progress: 
     folder = RunFolder.open(run)
     with folder.lock():
         knowledge = Knowledge.from_files(*folder.read(), device)
-        if knowledge.record.kind != "novel":
+        if knowledge.record.kind == "base":
             raise InlayError(f"{run} has no discovered classes yet; find some with `inlay discover {run} IMAGES`.")
-        place = images or str(folder_of_stage(knowledge))
-        form = knowledge.form
-        read = read_images(
-            place, progress, stream=None, size=form.size, channels=form.channels, skip_bad=True, cache=True
-        )
-        found = StageImages(knowledge, read, place)
-        if len(found.found) < len(found):
-            progress.note(f"Found {len(found.found):,} of the {len(found):,} images of stage {knowledge.record.index}.")
-        with counting(progress, "looking at images") as report:
-            features = found.features(knowledge, report)
-        yield Session(folder, knowledge, found, features)
-
-
-def _first_members(knowledge: Knowledge) -> Members:
-    ids = [entry.id for entry in knowledge.registry.of_stage(knowledge.record.index)]
-    images: dict[int, list[int]] = {id: [] for id in ids}
-    for position, cluster in enumerate(knowledge.record.clusters):
-        images[ids[cluster]].append(position)
-    return {id: tuple(positions) for id, positions in images.items()}
+        yield Session(folder, knowledge, *find_images(knowledge, images, progress))

@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor
 
+from inlay.medoids import typical
+
 __all__ = ["doubtful", "nearest", "plane", "typical"]
 
 
@@ -24,12 +26,6 @@ def plane(features: Tensor) -> Tensor:
         points = torch.cat([points, torch.zeros_like(points)], dim=1)
     points = points - (points.amax(dim=0) + points.amin(dim=0)) / 2
     return points / points.abs().max().clamp_min(1e-12)
-
-
-def typical(features: Tensor, count: int) -> list[int]:
-    """Return the rows of features [n, D] that are nearest to their mean, at most `count`, the nearest first."""
-    away = (features - features.mean(dim=0)).square().sum(dim=1)
-    return away.argsort(stable=True)[:count].tolist()
 
 
 def doubtful(scores: Tensor, own: int, count: int) -> list[int]:

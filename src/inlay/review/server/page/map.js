@@ -1,7 +1,10 @@
 // The map of a stage on a canvas: one point for each image, coloured by its class.
 
-const MARGIN = 10;
+const MARGIN = 12;
 const REACH = 14;
+const MOST_NAMES = 12;
+const LONGEST_NAME = 20;
+const LIFT = 14;
 
 export function colourOf(id, dark) {
   // Steps of the golden angle keep neighbouring ids apart.
@@ -14,6 +17,7 @@ export class StageMap {
     this.images = [];
     this.points = [];
     this.classes = [];
+    this.named = [];
     this.current = null;
     this.picked = null;
     canvas.addEventListener("click", (event) => {
@@ -33,8 +37,9 @@ export class StageMap {
     this.points = points;
   }
 
-  colour(classes, current) {
+  colour(classes, named, current) {
     this.classes = classes;
+    this.named = named;
     this.current = current;
     this.draw();
   }
@@ -72,12 +77,13 @@ export class StageMap {
     for (const index of order) {
       const id = this.classes[index];
       const [x, y] = this.place(this.points[index]);
-      pen.globalAlpha = id === this.current ? 1 : 0.45;
+      pen.globalAlpha = id === this.current ? 1 : 0.5;
       pen.fillStyle = id === null || id === undefined ? faint : colourOf(id, dark);
       pen.beginPath();
       pen.arc(x, y, radius, 0, 2 * Math.PI);
       pen.fill();
     }
+    this.drawNames(pen);
     if (this.picked !== null && this.points[this.picked]) {
       const [x, y] = this.place(this.points[this.picked]);
       pen.globalAlpha = 1;
@@ -88,4 +94,33 @@ export class StageMap {
       pen.stroke();
     }
   }
+
+  drawNames(pen) {
+    const style = getComputedStyle(this.canvas);
+    const few = this.named.length <= MOST_NAMES;
+    const shown = this.named.filter(({ id }) => few || id === this.current);
+    pen.globalAlpha = 1;
+    pen.textAlign = "center";
+    pen.textBaseline = "middle";
+    pen.lineJoin = "round";
+    pen.lineWidth = 4;
+    pen.strokeStyle = style.getPropertyValue("--panel");
+    pen.fillStyle = style.getPropertyValue("--ink");
+    for (const { id, name } of shown) {
+      const own = this.points.filter((_, index) => this.classes[index] === id).map((point) => this.place(point));
+      if (!own.length) continue;
+      pen.font = `${id === this.current ? 600 : 400} 13px ${style.fontFamily}`;
+      const text = name.length > LONGEST_NAME ? `${name.slice(0, LONGEST_NAME - 1)}…` : name;
+      const half = pen.measureText(text).width / 2 + MARGIN / 2;
+      const left = Math.min(Math.max(middle(own, 0), half), this.canvas.clientWidth - half);
+      const top = Math.max(middle(own, 1) - LIFT, LIFT);
+      pen.strokeText(text, left, top);
+      pen.fillText(text, left, top);
+    }
+  }
+}
+
+function middle(places, axis) {
+  const sorted = places.map((place) => place[axis]).sort((a, b) => a - b);
+  return sorted[sorted.length >> 1];
 }

@@ -4,6 +4,7 @@ import { StageMap, colourOf } from "./map.js";
 
 const byId = (id) => document.getElementById(id);
 const dark = matchMedia("(prefers-color-scheme: dark)");
+const narrow = matchMedia("(max-width: 900px)");
 let state = null;
 let current = null;
 let busy = false;
@@ -12,7 +13,7 @@ const map = new StageMap(byId("map"), (image, id) => {
   const entry = state.classes.find((known) => known.id === id);
   showPicked(image, entry ? entry.name : "no class");
   // On a narrow page the cards are below the map, and the eyes are to stay on the map.
-  if (entry) focusCard(id, matchMedia("(max-width: 900px)").matches);
+  if (entry) focusCard(id, narrow.matches);
 });
 
 async function ask(path, body) {
@@ -62,7 +63,8 @@ function picture({ image, name }) {
   const element = new Image();
   element.loading = "lazy";
   element.src = `api/images/${image}`;
-  element.alt = element.title = name;
+  element.title = name;
+  element.alt = name.split(/[\\/]/).at(-1);
   element.addEventListener("load", () => element.classList.toggle("tiny", element.naturalWidth < 48));
   return element;
 }
@@ -80,6 +82,12 @@ function counted(number, one, many) {
   return `${number.toLocaleString("en")} ${number === 1 ? one : many}`;
 }
 
+function neighbour(kind, entry) {
+  const element = document.createElement("span");
+  element.append(`${kind}: `, Object.assign(document.createElement("b"), { textContent: entry.name }));
+  return element;
+}
+
 function card(entry) {
   const element = byId("card").content.cloneNode(true).querySelector(".card");
   const heading = element.querySelector("h2");
@@ -90,14 +98,17 @@ function card(entry) {
   element.querySelector(".actions").setAttribute("aria-label", `Decide about ${entry.name}`);
   element.querySelector(".dot").style.background = colourOf(entry.id, dark.matches);
   element.querySelector(".size").textContent =
-    entry.size === null ? "" : counted(entry.size, "image", "images");
-  const near = [];
-  if (entry.nearest_old) near.push(`nearest old class: ${entry.nearest_old.name}`);
-  if (entry.nearest_new) near.push(`nearest new class: ${entry.nearest_new.name}`);
-  element.querySelector(".near").textContent = near.join(" · ");
+    (entry.size === null ? "" : counted(entry.size, "image", "images")) +
+    (entry.missing ? `, ${entry.missing.toLocaleString("en")} missing` : "");
+  const near = element.querySelector(".near");
+  if (entry.nearest_old) near.append(neighbour("nearest old class", entry.nearest_old));
+  if (entry.nearest_new) near.append(neighbour("nearest new class", entry.nearest_new));
   for (const kind of ["typical", "doubtful"]) {
     element.querySelector(`.${kind}`).append(...entry[kind].map(picture));
   }
+  element.querySelector(".no-images").hidden = entry.typical.length > 0;
+  element.querySelector(".rows").hidden = !entry.typical.length;
+  element.querySelector('[data-action="all"]').disabled = !entry.typical.length;
   element.querySelector('[data-action="split"]').disabled = !entry.may_split;
   for (const button of element.querySelectorAll("[data-action]")) {
     button.addEventListener("click", () => act(button.dataset.action, entry.id));
@@ -108,6 +119,7 @@ function card(entry) {
 
 function show(next) {
   const hadFocus = byId("classes").contains(document.activeElement);
+  const shown = state && state.classes.map((entry) => entry.id);
   state = next;
   document.title = `Review of ${state.run} · inlay`;
   byId("title").textContent = `${state.run}, stage ${state.stage}`;
@@ -121,11 +133,15 @@ function show(next) {
   byId("log").replaceChildren(
     ...state.log.map((text) => Object.assign(document.createElement("li"), { textContent: text })),
   );
+  byId("log-empty").hidden = state.log.length > 0;
   byId("classes").replaceChildren(...state.classes.map(card));
-  if (!state.classes.length) byId("classes").textContent = "No discovered class is left.";
+  if (!state.classes.length) byId("classes").append(byId("none-left").content.cloneNode(true));
   const ids = state.classes.map((entry) => entry.id);
-  mark(ids.includes(current) ? current : (ids.find((id) => id > current) ?? ids.at(-1) ?? null));
-  if (hadFocus && current !== null) focusCard(current, true);
+  // Parts of a split and classes that an undo brings back are what to look at next.
+  const appeared = shown && ids.find((id) => !shown.includes(id));
+  const kept = ids.includes(current) ? current : (ids.find((id) => id > current) ?? ids.at(-1) ?? null);
+  mark(appeared ?? kept);
+  if (hadFocus && current !== null) focusCard(current, appeared === undefined);
 }
 
 function mark(id) {
@@ -133,7 +149,7 @@ function mark(id) {
   for (const element of document.querySelectorAll(".card")) {
     element.classList.toggle("current", Number(element.dataset.id) === id);
   }
-  map.colour(state.points, id);
+  map.colour(state.points, state.classes, id);
 }
 
 function focusCard(id, quiet) {
@@ -195,6 +211,7 @@ const actions = {
     await decide({ decision: "reject", id: entry.id }, `${entry.name} is rejected; undo brings it back.`);
   },
   async all(entry) {
+    if (!entry.typical.length) return;
     byId("all-title").textContent = `Images of ${entry.name}`;
     byId("all-images").replaceChildren();
     const more = async () => {
@@ -233,7 +250,8 @@ const keys = {
 };
 
 document.addEventListener("keydown", (event) => {
-  const typing = event.target.closest("input, select, textarea, dialog");
+  // A window that has just closed may still have the focus, so what counts is whether one is open.
+  const typing = document.querySelector("dialog[open]");
   if (!state || typing || event.ctrlKey || event.metaKey || event.altKey || event.repeat) return;
   const action = Object.hasOwn(keys, event.key) && keys[event.key];
   if (action) {
@@ -248,6 +266,7 @@ dark.addEventListener("change", () => state && show(state));
 try {
   const [found, plane] = await Promise.all([ask("api/state"), ask("api/map")]);
   map.lay(plane.images, plane.points);
+  byId("log-panel").open = !narrow.matches;
   show(found);
 } catch (error) {
   byId("summary").textContent = "";

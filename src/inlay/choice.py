@@ -1,0 +1,72 @@
+"""The network that suits images, where nobody names one."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from inlay.backbones.pretrained import NAME, is_installed
+from inlay.data.pixels import Size
+
+__all__ = ["Choice", "choose_network", "suits_pretrained"]
+
+# Smaller images leave a single feature of the map that the pretrained network makes of them.
+_SMALLEST_PHOTOGRAPH = 48
+_AS_IT_IS = {"base.training.epochs": 0}
+_SMALL, _LARGE = "resnet8", "resnet18"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A network for a run.
+
+    Attributes:
+        backbone: Its name.
+        side: Side of the squares that images are read at; None leaves it to the network or the images.
+        reason: Why, in one sentence.
+        changes: Settings that it needs, by dotted path.
+    """
+
+    backbone: str
+    side: int | None
+    reason: str
+    changes: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def trains(self) -> bool:
+        """Whether the base stage trains the network."""
+        return self.changes != _AS_IT_IS
+
+
+def suits_pretrained(size: Size, channels: int) -> bool:
+    """Say whether images are for the pretrained network: large enough, and in three channels."""
+    return channels == 3 and min(size) >= _SMALLEST_PHOTOGRAPH
+
+
+def choose_network(size: Size, channels: int, device: torch.device, published: bool = False) -> Choice:
+    """Choose a network for labelled images.
+
+    Photographs get the pretrained network if it is installed, and in the base stage it is left as it is: training all
+    of it on a few images makes its features worse for classes that are still to come. Other images get a network that
+    is trained from the beginning, a small one where there is no GPU.
+
+    Args:
+        size: Height and width that the images are read at.
+        channels: Their channels.
+        device: Where it is computed.
+        published: Choose the network of the publications.
+    """
+    if published:
+        return Choice(_LARGE, None, f"Network: {_LARGE} from scratch, as published; --backbone chooses another.")
+    side = min(size)
+    shown = f"{size[1]}×{size[0]}"
+    photographs = suits_pretrained(size, channels)
+    if photographs and is_installed():
+        reason = f"Network: {NAME}, as pretrained, with images of {side}×{side}; --backbone chooses another."
+        return Choice(NAME, side, reason, _AS_IT_IS)
+    backbone, where = (_LARGE, "a GPU") if device.type == "cuda" else (_SMALL, "a CPU")
+    reason = f"Network: {backbone} from scratch, for {where}, with images of {shown}"
+    if photographs:
+        return Choice(backbone, None, f'{reason}; pip install "inlay[pretrained]" for a better one.')
+    return Choice(backbone, None, f"{reason}; --backbone chooses another.")

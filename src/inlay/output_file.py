@@ -1,0 +1,66 @@
+"""Files that are written for people: whole or not at all, and over nothing that they did not give up."""
+
+import os
+from pathlib import Path
+
+from inlay.engine.checkpoint import sync_folder, writing
+from inlay.errors import InlayError
+from inlay.run_folder import RunFolder
+
+__all__ = ["check_output", "refuse_run_folder", "write_output"]
+
+
+def check_output(path: Path, overwrite: bool) -> None:
+    """Make sure that a file may be written.
+
+    Args:
+        path: The file.
+        overwrite: Whether a file that is there may be replaced.
+
+    Raises:
+        InlayError: If it may not, or its folder does not exist.
+    """
+    if path.is_dir() or not path.parent.is_dir():
+        raise InlayError(f"{path} cannot be written; give the name of a file in a folder that exists.")
+    if os.path.lexists(path) and not overwrite:
+        raise InlayError(f"{path} is there already; choose another name, or pass --overwrite to replace it.")
+
+
+def refuse_run_folder(path: Path) -> None:
+    """Keep images out of run folders.
+
+    Raises:
+        InlayError: If the path lies in a run folder.
+    """
+    whole = path.resolve()
+    for folder in (whole, *whole.parents):
+        if RunFolder.exists(folder):
+            raise InlayError(
+                f"{path} lies in the run folder {folder}, which holds no images; choose a place beside it."
+            )
+
+
+def write_output(path: Path, text: str, overwrite: bool) -> None:
+    """Write a text file, whole or not at all.
+
+    Args:
+        path: The file.
+        text: Its content, which is written as UTF-8 with its line ends as they are; paths that are no text go through
+            unchanged.
+        overwrite: Whether a file that is there may be replaced.
+
+    Raises:
+        InlayError: If it may not be written, or cannot be; what was there is untouched then.
+    """
+    check_output(path, overwrite)
+    unfinished = path.with_name(f".{path.name}.unfinished")
+    with writing(path):
+        try:
+            with open(unfinished, "w", encoding="utf-8", errors="surrogateescape", newline="") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(unfinished, path)
+        finally:
+            unfinished.unlink(missing_ok=True)
+        sync_folder(path.parent)

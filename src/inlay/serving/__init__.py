@@ -1,0 +1,1 @@
+"""Predictions over HTTP, and what they share with the review page."""

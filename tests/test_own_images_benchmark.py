@@ -1,0 +1,103 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from benchmarks import own_images
+from benchmarks.own_images_count import max_acc_count, silhouette_count, uneven
+from benchmarks.own_images_triage import photo_crops
+
+from tiny_digits import digits
+
+ROOT = Path(__file__).parent.parent
+NAMES = [str(digit) for digit in range(10)]
+
+
+@pytest.fixture(scope="module")
+def digits_as_cifar10(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The ten digits in the files of CIFAR-10, enough of them to keep some out of training."""
+    folder = tmp_path_factory.mktemp("data")
+    parts = {"train": digits(NAMES, 0, 140), "test": digits(NAMES, 140, 170)}
+    arrays: dict[str, Any] = {f"{name}_images": part.images[:, 0].numpy() for name, part in parts.items()}
+    for name, part in parts.items():
+        assert part.labels is not None
+        arrays[f"{name}_labels"] = part.labels.numpy()
+    np.savez(folder / "cifar10.npz", **arrays)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("work")
+
+
+@pytest.mark.parametrize("part", own_images.PARTS)
+def test_each_part_is_measured(
+    part: str, digits_as_cifar10: Path, work: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COMMIT", "abc")
+    monkeypatch.setattr(own_images, "_NEW_CLASSES", {"cifar10": (2,)})
+    words = ["--part", part, "--data-set", "cifar10", "--data", str(digits_as_cifar10), "--seeds", "0"]
+    words += ["--base-epochs", "1", "--epochs", "1", "--device", "cpu", "--backbone", "resnet8"]
+    words += ["--work", str(work), "--out", str(tmp_path)]
+    own_images.main(words)
+    file = tmp_path / f"{part}-cifar10.json"
+    record = json.loads(file.read_text(encoding="utf-8"))
+    assert record["commit"] == "abc" and str(tmp_path) not in record["command"]
+    (run,) = record["runs"]
+    assert run["seed"] == 0 and run["self_test"][0]["hidden"] == 2
+    _check(part, run)
+    # What was measured is not measured again.
+    before = file.read_bytes()
+    own_images.main(words)
+    assert file.read_bytes() == before
+
+
+def _check(part: str, run: dict[str, Any]) -> None:
+    if part == "count":
+        assert [(pile["sizes"], pile["truth"]) for pile in run["piles"]] == [
+            ("even", 2),
+            ("1:10", 2),
+            ("no new class", 0),
+        ]
+        assert all(pile["low"] <= pile["estimate"] <= pile["high"] for pile in run["piles"])
+        assert run["piles"][1]["images"] < run["piles"][0]["images"] == 280
+    elif part == "triage":
+        assert run["old_images"] == run["new_images"] == 75
+        assert set(run["auroc"]) == {"ours", "softmax", "energy"}
+        assert all(sum(shares.values()) == pytest.approx(1) for shares in run["foreign"].values())
+        assert 0 <= run["stage"]["oracle"]["all"] <= 1
+    else:
+        assert run["truth"] == pytest.approx(run["accuracy_before"] - run["accuracy_after"])
+
+
+def test_sizes_fall_to_a_tenth() -> None:
+    images = uneven(digits(NAMES[:3], 0, 100), 0)
+    assert images.labels is not None
+    assert torch.bincount(images.labels).tolist() == [100, 32, 10]
+
+
+def test_baselines_count_separated_classes() -> None:
+    randomness = torch.Generator().manual_seed(0)
+    centres = F.normalize(torch.randn(7, 16, generator=randomness))
+    labels = torch.arange(7).repeat_interleave(60)
+    points = centres[labels] + 0.03 * torch.randn(len(labels), 16, generator=randomness)
+    old = labels < 3
+    assert silhouette_count(points[~old], randomness) == 4
+    assert abs(max_acc_count(points[~old], points[old], labels[old], randomness) - 4) <= 4
+
+
+def test_crops_are_as_asked() -> None:
+    assert photo_crops(3, (1, 14, 14), 0).shape == (3, 1, 14, 14)
+    assert photo_crops(2, (3, 32, 32), 0).dtype == torch.uint8
+    assert torch.equal(photo_crops(2, (3, 8, 8), 1), photo_crops(2, (3, 8, 8), 1))
+
+
+@pytest.mark.parametrize("part", own_images.PARTS)
+def test_the_demonstration_was_measured_with_five_seeds(part: str) -> None:
+    file = ROOT / "benchmarks" / "results" / "own-images" / f"{part}-demo.json"
+    record = json.loads(file.read_text(encoding="utf-8"))
+    assert [run["seed"] for run in record["runs"]] == record["seeds"] == [0, 1, 2, 3, 4]

@@ -1,0 +1,78 @@
+import json
+from pathlib import Path
+from typing import Any
+
+from benchmarks import own_images_tables as tables
+
+COMMON = {
+    "command": "python -m benchmarks.own_images",
+    "commit": "0123456789abcdef-dirty",
+    "date": "2030-01-01",
+    "hardware": "a machine",
+    "versions": {"torch": "2"},
+    "data_set": "cifar10",
+}
+
+
+def _pile(estimate: int, low: int, high: int, truth: int = 5) -> dict[str, Any]:
+    found = {"estimate": estimate, "low": low, "high": high, "truth": truth}
+    return {"sizes": "even", "images": 10, **found, "silhouette": 2, "max_acc": 9, "seconds": 1.0}
+
+
+def _write(folder: Path, part: str, runs: list[dict[str, Any]]) -> None:
+    record = {**COMMON, "part": part, "runs": runs}
+    (folder / f"{part}-cifar10.json").write_text(json.dumps(record), encoding="utf-8")
+
+
+def _cells(section: str, row: int = 0) -> dict[str, str]:
+    lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in section.splitlines()]
+    return dict(zip(lines[0], lines[2 + row], strict=True))
+
+
+def test_the_page_is_up_to_date() -> None:
+    page = tables.PAGE.read_text(encoding="utf-8")
+    assert tables.with_tables(page, tables.sections(tables.FOLDER)) == page
+
+
+def test_estimates_near_the_truth_and_covered_truths_are_counted(tmp_path: Path) -> None:
+    _write(tmp_path, "count", [{"piles": [_pile(6, 4, 8)]}, {"piles": [_pile(7, 6, 10)]}, {"piles": [_pile(4, 3, 5)]}])
+    title, table, *_, source = tables.sections(tmp_path)
+    row = _cells(table)
+    assert title == "## Number of new classes" and row["data"] == "CIFAR-10"
+    assert (row["estimates"], row["within 20 %"], row["interval covers"]) == ("6, 7, 4", "2 of 3", "2 of 3")
+    assert (row["silhouette"], row["Max-ACC"]) == ("2, 2, 2", "9, 9, 9")
+    assert "0123456789ab-dirty" in source and "own-images/count-cifar10.json" in source
+
+
+def test_a_pile_without_a_new_class_has_no_baselines(tmp_path: Path) -> None:
+    pile = {"sizes": "no new class", "truth": 0, "estimate": 0, "low": 0, "high": 0, "seconds": 1.0}
+    _write(tmp_path, "count", [{"piles": [pile]}, {"piles": [{**pile, "estimate": 1, "low": 1, "high": 2}]}])
+    row = _cells(tables.sections(tmp_path)[1])
+    assert (row["within 20 %"], row["interval covers"], row["Max-ACC"]) == ("1 of 2", "1 of 2", "–, –")
+
+
+def test_a_stage_that_found_nothing_counts_as_wrong(tmp_path: Path) -> None:
+    run = {
+        "auroc": {"ours": 0.9, "softmax": 0.8, "energy": 0.7},
+        "error": 0.05,
+        "known_error": 0.06,
+        "new_found": 0.5,
+        "foreign": {"noise": {"known": 0.0, "new": 0.25, "neither": 0.75}},
+        "stage": {"triage": None, "oracle": {"old": 0.9, "new": 0.8, "all": 0.85}},
+    }
+    _write(tmp_path, "triage", [run])
+    _, _, told, _, cost, _, foreign, _ = tables.sections(tmp_path)
+    assert _cells(told)["AUROC"] == "90.0 ± 0.0" and _cells(told)["error measured"] == "6.0 ± 0.0"
+    assert (_cells(cost)["New"], _cells(cost)["New, oracle"]) == ("0.0 ± 0.0", "80.0 ± 0.0")
+    assert _cells(foreign)["neither"] == "75.0 ± 0.0"
+
+
+def test_forgetting_shows_estimate_and_truth(tmp_path: Path) -> None:
+    runs = [
+        {"estimate": 0.05, "uncorrected": 0.03, "truth": 0.07},
+        {"estimate": 0.01, "uncorrected": 0.01, "truth": 0.07},
+    ]
+    _write(tmp_path, "forgetting", runs)
+    row = _cells(tables.sections(tmp_path)[1])
+    assert (row["estimated drop"], row["true drop"]) == ("5.0, 1.0", "7.0, 7.0")
+    assert (row["mean error"], row["within 3 points"]) == ("4.0", "1 of 2")
