@@ -196,7 +196,8 @@ def _counted(
     count = count_new_classes(knowledge, features, calibration or _NO_TRIALS, seed)
     found["classes"] = {"estimate": count.estimate, "low": count.low, "high": count.high, "loose": count.loose}
     found["curve"] = [[point.k, point.score] for point in count.curve]
+    noun = "class" if count.estimate == 1 else "classes"
     workshop.progress.note(
-        f"About {count.estimate} new classes, between {count.low} and {count.high}; pass --classes to say it better."
+        f"About {count.estimate} new {noun}, between {count.low} and {count.high}; pass --classes to say it better."
     )
     return count.estimate

@@ -342,7 +342,10 @@ class Learner(LabelledLearning):
         hidden = classes_to_hide(images.class_names, self.seed) if self_test else ()
         visible = [name for name in images.class_names if name not in hidden]
         if self_test and (not hidden or len(images.select(apart).of_classes(visible)) < 2 * FEWEST_HELD_OUT):
-            self.progress.note("There are too few classes or images for a self-test; intervals are not calibrated.")
+            self.progress.note(
+                f"The self-test is left out: it hides classes, and of at least four classes must leave "
+                f"{2 * FEWEST_HELD_OUT} images that were kept out; pass a larger --held-out or give more images."
+            )
             return calibration
         if not hidden:
             return calibration

@@ -58,7 +58,7 @@ class SortedPile:
     @property
     def has_new(self) -> bool:
         """Whether more images are new than errors among known ones explain."""
-        return self.share.low > 0 and bool(self.new.any())
+        return self.share.low > 0 and int(self.new.sum()) > 1
 
 
 def calibrated(knowledge: Knowledge, held_out: Images, error: float) -> Calibration:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from inlay.discovery.neighbours import nearest_neighbours
 from inlay.discovery.statistics import ClassStatistics
+from inlay.discovery.surprise import class_surprise, common_surprise
 from inlay.errors import InlayError
 
 __all__ = [
@@ -29,7 +30,6 @@ __all__ = [
 
 NoveltyRule = Literal["mahalanobis", "relative", "energy", "softmax", "knn-to-samples", "combined"]
 
-_RIDGE = 1e-2
 _ROWS = 4096
 _SMALLEST = 1e-12
 _SMALLEST_DISTANCE = 1e-6
@@ -100,7 +100,8 @@ def novelty_scores(
 
     - "mahalanobis": (x - μ_k)ᵀ Σ_k⁻¹ (x - μ_k) + log |Σ_k| for the class k in which it is least: -2 log of the density
       of the nearest class but for a constant. Σ_k is (1 - s) of the class's covariance and s of the mean covariance,
-      for the shrinkage s, plus a hundredth of the mean variance on the diagonal.
+      for the shrinkage s, plus a hundredth of the mean variance on the diagonal. With fewer images than features a
+      covariance says nothing of most directions; then a sphere of the mean variance takes its place.
     - "relative": the same minus that of one Gaussian for all known classes together, each of them with equal weight.
     - "energy": -log Σ_c exp(logit_c).
     - "softmax": -max_c log p_c, which orders images as 1 - max_c p_c does and does not saturate.
@@ -129,8 +130,8 @@ def novelty_scores(
     _check(features, statistics, weight, bias, rule, shrinkage)
     points = features.double()
     if rule in ("mahalanobis", "relative"):
-        nearest = _class_surprise(points, statistics, shrinkage)
-        return nearest if rule == "mahalanobis" else nearest - _common_surprise(points, statistics)
+        nearest = class_surprise(points, statistics, shrinkage)
+        return nearest if rule == "mahalanobis" else nearest - common_surprise(points, statistics)
     if rule in ("energy", "softmax"):
         logits = _logits(points, weight, bias)
         return -logits.logsumexp(dim=1) if rule == "energy" else -logits.log_softmax(dim=1).amax(dim=1)
@@ -139,9 +140,9 @@ def novelty_scores(
     if rule == "knn-to-samples":
         return _distance_to(points, reference.double(), neighbours)
     both = torch.cat([reference.double(), points])
-    nearest = _class_surprise(both, statistics, shrinkage)
+    nearest = class_surprise(both, statistics, shrinkage)
     energy = -_logits(both, weight, bias).logsumexp(dim=1)
-    parts = torch.stack([nearest, nearest - _common_surprise(both, statistics), energy])
+    parts = torch.stack([nearest, nearest - common_surprise(both, statistics), energy])
     usual = parts[:, : len(reference)]
     spread = usual.std(dim=1, correction=0).clamp_min(_SMALLEST)
     return ((parts[:, len(reference) :] - usual.mean(dim=1, keepdim=True)) / spread[:, None]).sum(dim=0)
@@ -331,44 +332,6 @@ def _resampled(values: Tensor, generator: torch.Generator) -> Tensor:
 
 def _logits(points: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return points @ weight.double().T + bias.double()
-
-
-def _class_surprise(points: Tensor, statistics: ClassStatistics, shrinkage: float) -> Tensor:
-    """-2 log of the density of the class in which points are least surprising, but for a constant, [N]."""
-    shared = _mean_covariance(statistics)
-    least = points.new_full((len(points),), torch.inf)
-    for index in _present(statistics):
-        covariance = torch.lerp(statistics.covariance(index), shared, shrinkage)
-        least = torch.minimum(least, _surprise(points, statistics.mean[index].double(), covariance, shared))
-    return least
-
-
-def _common_surprise(points: Tensor, statistics: ClassStatistics) -> Tensor:
-    """-2 log of the density of one Gaussian for all classes together, but for a constant, [N]."""
-    means = statistics.mean[_present(statistics)].double()
-    centre, shared = means.mean(dim=0), _mean_covariance(statistics)
-    return _surprise(points, centre, shared + (means - centre).T @ (means - centre) / len(means), shared)
-
-
-def _surprise(points: Tensor, mean: Tensor, covariance: Tensor, shared: Tensor) -> Tensor:
-    ridge = (_RIDGE * shared.diagonal().mean()).clamp_min(_SMALLEST)
-    # A covariance rebuilt from half-precision correlations may have eigenvalues a little below 0.
-    values, vectors = torch.linalg.eigh(covariance)
-    values = values.clamp_min(0) + ridge
-    surprise: Tensor = ((points - mean) @ vectors).square() @ values.reciprocal() + values.log().sum()
-    return surprise
-
-
-def _mean_covariance(statistics: ClassStatistics) -> Tensor:
-    present = _present(statistics)
-    total = torch.zeros_like(statistics.covariance(present[0]))
-    for index in present:
-        total += statistics.covariance(index)
-    return total / len(present)
-
-
-def _present(statistics: ClassStatistics) -> list[int]:
-    return [index for index, count in enumerate(statistics.counts.tolist()) if count]
 
 
 def _distance_to(points: Tensor, reference: Tensor, neighbours: int) -> Tensor:

@@ -115,7 +115,8 @@ def forgetting_section(stage: DecidedStage) -> str:
     points = 100 * told["drop"]
     moves = "falls" if points >= 0 else "rises"
     words = (
-        f"Accuracy on the old classes {moves} by about {abs(points):.1f} points. This is estimated from what is stored of them, without images, "
+        f"Accuracy on the old classes {moves} by about {abs(points):.1f} points. This is estimated from what is stored "
+        f"of them, without images, "
         f"and corrected by what hiding classes taught, where classes were hidden; its standard error is "
         f"{100 * told['standard_error']:.1f} points."
     )

@@ -1,0 +1,104 @@
+"""What the benchmark of own images starts from: a run after its base stage, with what it knows of its own errors."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from inlay.bench.datasets import benchmark
+from inlay.bench.plan import Run
+from inlay.bench.recipe import settings_of
+from inlay.calibration import Calibration
+from inlay.data import ImageSet, Stages
+from inlay.data.demo import demo_digits
+from inlay.demo.recipe import BACKBONE, demo_settings
+from inlay.engine.device import find_device
+from inlay.knowledge import Knowledge
+from inlay.learner import Learner
+from inlay.pipeline import Workshop, base_identity
+from inlay.run_folder import RunFolder
+from inlay.settings import Settings
+
+__all__ = ["DATA_SETS", "Case", "DataSet", "prepared"]
+
+DataSet = Literal["demo", "cifar10", "cifar100"]
+DATA_SETS: tuple[DataSet, ...] = ("demo", "cifar10", "cifar100")
+
+_DEMO_BASE, _DEMO_NEW = 5, 5
+_HELD_OUT = 0.1
+
+
+@dataclass(frozen=True)
+class Case:
+    """A run after its base stage.
+
+    Attributes:
+        stages: The split: base classes, and one stage of new ones.
+        knowledge: What is known after the base stage.
+        calibration: What the run knows of its own errors, from held-out images and a self-test.
+        settings: Settings of the run.
+        workshop: Where it is computed.
+        seed: Seed of the run.
+    """
+
+    stages: Stages
+    knowledge: Knowledge
+    calibration: Calibration
+    settings: Settings
+    workshop: Workshop
+    seed: int
+
+    @property
+    def new(self) -> ImageSet:
+        """Labelled training images of the new classes, whose labels nothing but scoring may read."""
+        return self.stages.labelled(1)
+
+    @property
+    def old_test(self) -> ImageSet:
+        """Test images of the base classes, which nothing has seen."""
+        return self.stages.test(0)
+
+
+def prepared(
+    data_set: DataSet,
+    root: Path | None,
+    seed: int,
+    device: str,
+    work: Path,
+    split_seed: int | None = None,
+    changes: Mapping[str, Any] | None = None,
+    backbone: str | None = None,
+) -> Case:
+    """Learn the base classes with a self-test, or take both from an earlier time.
+
+    Args:
+        data_set: Name of the data set.
+        root: Folder that holds the data sets; the demonstration needs none.
+        seed: Seed of the run, and of the split of the demonstration.
+        device: "auto", "cpu" or "cuda".
+        work: Folder of base stages, shared by all parts of the benchmark.
+        split_seed: Seed of the split; None is label order, or for the demonstration the seed of the run.
+        changes: Changes of settings by dotted path.
+        backbone: Name of the network; None takes that of the recipe.
+
+    Raises:
+        InlayError: If the images are not there, or training is stopped or diverges.
+    """
+    stages, usual, settings = _recipe(data_set, root, seed, split_seed)
+    backbone = backbone or usual
+    settings = settings.changed(changes or {})
+    name = f"{data_set}-seed{seed}-{base_identity(stages.base, backbone, settings, seed)}"
+    learner = Learner(backbone, settings=settings, seed=seed, device=device, run=work / name)
+    learner.fit(stages.base, held_out=_HELD_OUT, self_test=True)
+    calibration = Calibration.from_json(RunFolder.open(work / name).read_extra("calibration") or {})
+    return Case(stages, learner.knowledge, calibration, settings, Workshop(find_device(device)), seed)
+
+
+def _recipe(data_set: DataSet, root: Path | None, seed: int, split_seed: int | None) -> tuple[Stages, str, Settings]:
+    if data_set == "demo":
+        train, test = demo_digits()
+        split = seed if split_seed is None else split_seed
+        stages = Stages(train, test, base=_DEMO_BASE, novel=[_DEMO_NEW], split_seed=split)
+        return stages, BACKBONE, demo_settings()
+    run = Run("inlay", data_set, seed, base="ours")
+    return benchmark(data_set).stages(root or Path(), 1, split_seed), run.backbone, settings_of(run)

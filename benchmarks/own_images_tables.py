@@ -1,0 +1,156 @@
+"""Write the tables of docs/own-images-figures.md from benchmarks/results/own-images/*.json.
+
+python -m benchmarks.own_images_tables [--check]
+"""
+
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.page import between, linked, measured_files, write_page
+
+__all__ = ["BEGIN", "END", "FOLDER", "PAGE", "sections", "with_tables"]
+
+ROOT = Path(__file__).parent.parent
+PAGE = ROOT / "docs" / "own-images-figures.md"
+FOLDER = ROOT / "benchmarks" / "results" / "own-images"
+BEGIN, END = "<!-- tables: made by benchmarks/own_images_tables.py -->", "<!-- end of tables -->"
+
+_DATA_SETS = {"demo": "demo digits", "cifar10": "CIFAR-10", "cifar100": "CIFAR-100"}
+_POINTS = 0.03
+_SHARE = 0.2
+
+Record = dict[str, Any]
+
+
+def main() -> None:
+    """Write the tables, or with --check say whether they are up to date."""
+    write_page(__doc__, PAGE, lambda text: with_tables(text, sections(FOLDER)))
+
+
+def with_tables(text: str, parts: Sequence[str]) -> str:
+    """Return a page with everything between the marks replaced by sections."""
+    return between(text, BEGIN, END, parts)
+
+
+def sections(folder: Path) -> list[str]:
+    """Return all sections of the page, those of parts that were not measured left out.
+
+    Args:
+        folder: Folder of the files of results.
+    """
+    makers: dict[str, tuple[str, Callable[[list[Record]], list[str]]]] = {
+        "count": ("## Number of new classes", _count_tables),
+        "triage": ("## Known, new or neither", _triage_tables),
+        "forgetting": ("## Forgetting meter", _forgetting_tables),
+    }
+    parts = []
+    for part, (title, maker) in makers.items():
+        files = measured_files(folder, part)
+        records = [files[name] for data_set in _DATA_SETS if (name := f"{part}-{data_set}.json") in files]
+        if records:
+            parts += [title, *maker(records), *(_provenance(record) for record in records)]
+    return parts or ["Nothing has been measured yet."]
+
+
+def _count_tables(records: list[Record]) -> list[str]:
+    heads = ["data", "new classes", "sizes", "estimates", "within 20 %", "intervals", "interval covers"]
+    rows = [[*heads, "silhouette", "Max-ACC", "seconds"]]
+    for record in records:
+        for index, first in enumerate(record["runs"][0]["piles"]):
+            piles = [run["piles"][index] for run in record["runs"]]
+            near = sum(abs(pile["estimate"] - pile["truth"]) <= _SHARE * pile["truth"] for pile in piles)
+            covered = sum(pile["low"] <= pile["truth"] <= pile["high"] for pile in piles)
+            rows.append(
+                [
+                    _DATA_SETS[record["data_set"]],
+                    str(first["truth"]),
+                    first["sizes"],
+                    _listed(pile["estimate"] for pile in piles),
+                    f"{near} of {len(piles)}",
+                    _listed(f"{pile['low']}–{pile['high']}" for pile in piles),
+                    f"{covered} of {len(piles)}",
+                    _listed(pile.get("silhouette", "–") for pile in piles),
+                    _listed(pile.get("max_acc", "–") for pile in piles),
+                    f"{statistics.fmean(pile['seconds'] for pile in piles):.1f}",
+                ]
+            )
+    return [
+        _table(rows),
+        "One number for each seed. Silhouette is k-means with the best mean silhouette; Max-ACC clusters the pile "
+        "together with labelled images of the known classes, which a run does not have any more.",
+    ]
+
+
+def _triage_tables(records: list[Record]) -> list[str]:
+    told = [["data", "AUROC", "max-softmax", "energy", "error stated", "error measured", "new found"]]
+    cost = [["data", "Old", "New", "All", "Old, oracle", "New, oracle", "All, oracle"]]
+    foreign = [["data", "foreign images", "known", "new", "neither"]]
+    for record in records:
+        name, runs = _DATA_SETS[record["data_set"]], record["runs"]
+        areas = [_percent([run["auroc"][rule] for run in runs]) for rule in ("ours", "softmax", "energy")]
+        errors = [f"{100 * runs[0]['error']:g}", _percent([run["known_error"] for run in runs])]
+        told.append([name, *areas, *errors, _percent([run["new_found"] for run in runs])])
+        keys = [(way, key) for way in ("triage", "oracle") for key in ("old", "new", "all")]
+        cost.append([name, *(_percent([_stage(run, way, key) for run in runs]) for way, key in keys)])
+        for source in runs[0]["foreign"]:
+            shares = [_percent([run["foreign"][source][part] for run in runs]) for part in ("known", "new", "neither")]
+            foreign.append([name, source, *shares])
+    return [
+        "A pile of as many images of known classes, withheld from `fit`, as of new ones. Mean ± standard deviation "
+        "over the seeds, in %.",
+        _table(told),
+        "Accuracy after the stage that learns what was sorted, and after one that an oracle sorted, both with the true "
+        "number of classes. Where nothing new was found, the stage counts 0 for New.",
+        _table(cost),
+        "A hundred images of another source mixed into the pile:",
+        _table(foreign),
+    ]
+
+
+def _stage(run: Record, way: str, key: str) -> float:
+    found = run["stage"][way]
+    return 0.0 if found is None else float(found[key])
+
+
+def _forgetting_tables(records: list[Record]) -> list[str]:
+    rows = [["data", "estimated drop", "without correction", "true drop", "mean error", "within 3 points"]]
+    for record in records:
+        runs = record["runs"]
+        errors = [abs(run["estimate"] - run["truth"]) for run in runs]
+        lists = [_listed(f"{100 * run[key]:.1f}" for run in runs) for key in ("estimate", "uncorrected", "truth")]
+        near = f"{sum(error <= _POINTS for error in errors)} of {len(errors)}"
+        rows.append([_DATA_SETS[record["data_set"]], *lists, f"{100 * statistics.fmean(errors):.1f}", near])
+    return [_table(rows), "Drop in accuracy on the old classes by one stage, in points, one number for each seed."]
+
+
+def _provenance(record: Record) -> str:
+    file = f"own-images/{record['part']}-{record['data_set']}.json"
+    return (
+        f"{_DATA_SETS[record['data_set']]}: `{record['command']}` on {record['hardware']}, {record['date']}, commit "
+        f"{_short(record['commit'])}, torch {record['versions']['torch']}; {linked(file)}"
+    )
+
+
+def _table(rows: list[list[str]]) -> str:
+    head, *body = rows
+    return "\n".join(f"| {' | '.join(row)} |" for row in [head, ["---"] * len(head), *body])
+
+
+def _listed(values: Iterable[object]) -> str:
+    return ", ".join(map(str, values))
+
+
+def _percent(values: Sequence[float]) -> str:
+    spread = statistics.stdev(values) if len(values) > 1 else 0.0
+    return f"{100 * statistics.fmean(values):.1f} ± {100 * spread:.1f}"
+
+
+def _short(commit: str) -> str:
+    name, dash, state = commit.partition("-")
+    return name[:12] + dash + state
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,74 @@
+"""How surprising features are under the Gaussians of known classes."""
+
+import torch
+from torch import Tensor
+
+from inlay.discovery.statistics import ClassStatistics
+
+__all__ = ["class_surprise", "common_surprise"]
+
+_RIDGE = 1e-2
+_SMALLEST = 1e-12
+
+
+def class_surprise(points: Tensor, statistics: ClassStatistics, shrinkage: float) -> Tensor:
+    """Return -2 log of the density of the class in which points are least surprising, but for a constant, [N].
+
+    Args:
+        points: Features, [N, D], float64.
+        statistics: Statistics of the classes.
+        shrinkage: Share of the mean covariance in that of each class, 0 to 1.
+    """
+    shared, few = _mean_covariance(statistics), _few_images(statistics)
+    least = points.new_full((len(points),), torch.inf)
+    for index in _present(statistics):
+        mean, covariance = statistics.mean[index].double(), torch.lerp(statistics.covariance(index), shared, shrinkage)
+        surprise = _round_surprise(points, mean, shared) if few else _surprise(points, mean, covariance, shared)
+        least = torch.minimum(least, surprise)
+    return least
+
+
+def common_surprise(points: Tensor, statistics: ClassStatistics) -> Tensor:
+    """Return -2 log of the density of one Gaussian for all classes together, but for a constant, [N].
+
+    Args:
+        points: Features, [N, D], float64.
+        statistics: Statistics of the classes, each of which has the same weight.
+    """
+    means = statistics.mean[_present(statistics)].double()
+    centre, shared = means.mean(dim=0), _mean_covariance(statistics)
+    covariance = shared + (means - centre).T @ (means - centre) / len(means)
+    if _few_images(statistics):
+        return _round_surprise(points, centre, covariance)
+    return _surprise(points, centre, covariance, shared)
+
+
+def _few_images(statistics: ClassStatistics) -> bool:
+    return int(statistics.counts.sum()) < statistics.mean.shape[1]
+
+
+def _surprise(points: Tensor, mean: Tensor, covariance: Tensor, shared: Tensor) -> Tensor:
+    ridge = (_RIDGE * shared.diagonal().mean()).clamp_min(_SMALLEST)
+    # A covariance rebuilt from half-precision correlations may have eigenvalues a little below 0.
+    values, vectors = torch.linalg.eigh(covariance)
+    values = values.clamp_min(0) + ridge
+    surprise: Tensor = ((points - mean) @ vectors).square() @ values.reciprocal() + values.log().sum()
+    return surprise
+
+
+def _round_surprise(points: Tensor, mean: Tensor, covariance: Tensor) -> Tensor:
+    """The same for a sphere of the mean variance."""
+    variance = ((1 + _RIDGE) * covariance.diagonal().mean()).clamp_min(_SMALLEST)
+    return (points - mean).square().sum(dim=1) / variance + points.shape[1] * variance.log()
+
+
+def _mean_covariance(statistics: ClassStatistics) -> Tensor:
+    present = _present(statistics)
+    total = torch.zeros_like(statistics.covariance(present[0]))
+    for index in present:
+        total += statistics.covariance(index)
+    return total / len(present)
+
+
+def _present(statistics: ClassStatistics) -> list[int]:
+    return [index for index, count in enumerate(statistics.counts.tolist()) if count]

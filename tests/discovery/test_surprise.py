@@ -1,0 +1,46 @@
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from inlay.discovery.statistics import ClassStatistics, class_statistics
+from inlay.discovery.surprise import class_surprise, common_surprise
+
+
+def _normal(*shape: int, seed: int) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def _few() -> ClassStatistics:
+    """Two classes of six images each with twenty features, and one without images."""
+    labels = torch.arange(12) % 2
+    return class_statistics(_normal(12, 20, seed=0) + 5 * labels[:, None], labels, 3, allow_empty=True)
+
+
+def _on_sphere(point: Tensor, mean: Tensor, variance: float) -> float:
+    return math.fsum(
+        (a - b) ** 2 / variance + math.log(variance) for a, b in zip(point.tolist(), mean.tolist(), strict=True)
+    )
+
+
+def test_with_fewer_images_than_features_classes_are_spheres() -> None:
+    statistics, points = _few(), 3 * _normal(5, 20, seed=1)
+    spreads = [float(statistics.covariance(index).diagonal().mean()) for index in (0, 1)]
+    variance = 1.01 * sum(spreads) / 2
+    means = statistics.mean[:2].double()
+    slow = [min(_on_sphere(point, mean, variance) for mean in means) for point in points]
+    assert class_surprise(points, statistics, 0.1).tolist() == pytest.approx(slow, rel=1e-6)
+    centre = means.mean(dim=0)
+    between = float(((means - centre) ** 2).mean())
+    slow = [_on_sphere(point, centre, 1.01 * (sum(spreads) / 2 + between)) for point in points]
+    assert common_surprise(points, statistics).tolist() == pytest.approx(slow, rel=1e-6)
+
+
+def test_held_out_images_are_hardly_more_surprising_than_those_described() -> None:
+    """A covariance of few images is flat in most directions, and any other image is far outside of it."""
+    images = _normal(80, 100, seed=2)
+    statistics = class_statistics(images[:40], torch.zeros(40, dtype=torch.int64), 1)
+    own, other = (class_surprise(part, statistics, 0.1).median() for part in (images[:40], images[40:]))
+    far = class_surprise(images[40:] + 2, statistics, 0.1).min()
+    assert other - own < 0.5 * (far - own)
