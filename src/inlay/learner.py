@@ -343,8 +343,9 @@ class Learner(LabelledLearning):
         visible = [name for name in images.class_names if name not in hidden]
         if self_test and (not hidden or len(images.select(apart).of_classes(visible)) < 2 * FEWEST_HELD_OUT):
             self.progress.note(
-                f"The self-test is left out: it hides classes, and of at least four classes must leave "
-                f"{2 * FEWEST_HELD_OUT} images that were kept out; pass a larger --held-out or give more images."
+                f"There are too few classes or images for a self-test, which needs at least four classes and "
+                f"{2 * FEWEST_HELD_OUT} images that were kept out of training besides those of the classes it hides; "
+                f"intervals are not calibrated."
             )
             return calibration
         if not hidden:

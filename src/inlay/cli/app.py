@@ -108,13 +108,16 @@ def fit(
     Example: inlay fit photos/labelled --out shop.inlay
     """
     progress, settings = TerminalProgress(console), read_changes(changes)
+    reason = None
     if backbone is None:
         choice = _network(data, preset, size, device)
-        progress.note(choice.reason)
-        backbone, size, settings = choice.backbone, choice.side, {**choice.changes, **settings}
+        backbone, size, reason = choice.backbone, choice.side, choice.reason
+        settings = {**choice.changes, **settings}
     learner = Learner(
         backbone, preset=preset, settings=settings, seed=seed, size=size, device=device, run=out, progress=progress
     )
+    if reason is not None:
+        progress.note(reason)
     if dry_run:
         options = {"held_out": held_out, "skip_bad": skip_bad, "stream": stream, "restart": restart}
         show_rehearsal(learner.rehearse_fit(data, **options))  # type: ignore[arg-type]
