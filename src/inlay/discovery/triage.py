@@ -139,13 +139,7 @@ def novelty_scores(
         raise ValueError(f"the rule {rule!r} needs a reference [M, {features.shape[1]}] of the known classes")
     if rule == "knn-to-samples":
         return _distance_to(points, reference.double(), neighbours)
-    both = torch.cat([reference.double(), points])
-    nearest = class_surprise(both, statistics, shrinkage)
-    energy = -_logits(both, weight, bias).logsumexp(dim=1)
-    parts = torch.stack([nearest, nearest - common_surprise(both, statistics), energy])
-    usual = parts[:, : len(reference)]
-    spread = usual.std(dim=1, correction=0).clamp_min(_SMALLEST)
-    return ((parts[:, len(reference) :] - usual.mean(dim=1, keepdim=True)) / spread[:, None]).sum(dim=0)
+    return _combined(points, reference.double(), statistics, weight, bias, shrinkage)
 
 
 def replayed_scores(
@@ -332,6 +326,18 @@ def _resampled(values: Tensor, generator: torch.Generator) -> Tensor:
 
 def _logits(points: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return points @ weight.double().T + bias.double()
+
+
+def _combined(
+    points: Tensor, reference: Tensor, statistics: ClassStatistics, weight: Tensor, bias: Tensor, shrinkage: float
+) -> Tensor:
+    both = torch.cat([reference, points])
+    nearest = class_surprise(both, statistics, shrinkage)
+    energy = -_logits(both, weight, bias).logsumexp(dim=1)
+    parts = torch.stack([nearest, nearest - common_surprise(both, statistics), energy])
+    usual = parts[:, : len(reference)]
+    spread = usual.std(dim=1, correction=0).clamp_min(_SMALLEST)
+    return ((parts[:, len(reference) :] - usual.mean(dim=1, keepdim=True)) / spread[:, None]).sum(dim=0)
 
 
 def _distance_to(points: Tensor, reference: Tensor, neighbours: int) -> Tensor:
