@@ -91,8 +91,8 @@ def _live(arguments: Sequence[str], folder: Path, before: Callable[[], None] | N
         main()
     finally:
         # What comes now is no part of the command.
-        for number in (signal.SIGINT, signal.SIGPROF):
-            signal.signal(number, signal.SIG_IGN)
+        sys.setprofile(None)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 @functools.cache

@@ -3,11 +3,11 @@
 import multiprocessing
 import os
 import random
-import resource
 import shutil
 import signal
 import sys
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import torch
@@ -27,38 +27,50 @@ RUNS, STOPS = 2, 2
 CPU = torch.device("cpu")
 
 
-def _cpu_seconds() -> float:
-    """Time that commands have computed for, which does not depend on what else the machine does."""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
+def _counted(run: Path) -> int:
+    """Discover undisturbed, and return how often a function was called."""
+    calls = FORK.Value("q", 0, lock=False)
+
+    def watch() -> None:
+        def count(frame: FrameType, event: str, argument: object) -> None:
+            calls.value += 1
+
+        sys.setprofile(count)
+
+    assert start(*discovering(run), before=watch).code() == 0
+    return int(calls.value)
 
 
-def _stopped_after(seconds: float, by_hand: bool, run: Path) -> bool:
-    """Discover, but be killed or stopped by Ctrl-C after some time; return whether that was before the end."""
+def _stopped_after(calls: int, by_hand: bool, run: Path) -> bool:
+    """Discover, but be killed or stopped by Ctrl-C after so many calls; return whether that was before the end."""
 
-    def set_alarm() -> None:
-        if by_hand:
-            signal.signal(signal.SIGPROF, lambda *_: signal.raise_signal(signal.SIGINT))
-        # Without a handler it kills at once.
-        signal.setitimer(signal.ITIMER_PROF, seconds)
+    def watch() -> None:
+        left = calls
 
-    command = start(*discovering(run), before=set_alarm)
+        def stop(frame: FrameType, event: str, argument: object) -> None:
+            nonlocal left
+            left -= 1
+            if left == 0:
+                signal.raise_signal(signal.SIGINT if by_hand else signal.SIGKILL)
+
+        # Calls, not seconds: the same moments on every machine, however busy it is.
+        sys.setprofile(stop)
+
+    command = start(*discovering(run), before=watch)
     code = command.code()
     if code == 130:
         assert command.complained.startswith("Stopped") and command.complained.count("\n") == 1
-    assert code in (0, 130 if by_hand else -signal.SIGPROF), command.complained
+    assert code in (0, 130 if by_hand else -signal.SIGKILL), command.complained
     return code != 0
 
 
 def test_discovery_stopped_at_any_moment_ends_as_if_it_were_not(tmp_path: Path) -> None:
-    whole, before = new_base_run(tmp_path / "whole"), _cpu_seconds()
-    assert start(*discovering(whole)).code() == 0
-    seconds, chance, stopped = _cpu_seconds() - before, random.Random(0), 0
+    calls, chance, stopped = _counted(new_base_run(tmp_path / "whole")), random.Random(0), 0
     for number in range(RUNS):
         run = new_base_run(tmp_path / str(number))
         files = contents(run)
         for _ in range(STOPS):
-            stopped += _stopped_after(chance.uniform(0, seconds), chance.random() < 0.5, run)
+            stopped += _stopped_after(chance.randrange(1, calls), chance.random() < 0.5, run)
             assert len(inlay.load(run, device="cpu").stages) == 2 or contents(run) == files
         command = start(*discovering(run))
         assert command.code() == 0, command.complained

@@ -9,13 +9,16 @@ import torch
 from inlay.backbones.pretrained import NAME, is_installed
 from inlay.data.pixels import Size
 
-__all__ = ["Choice", "choose_network", "suits_pretrained"]
+__all__ = ["Choice", "choose_network", "choose_share", "suits_pretrained"]
 
 # Smaller images leave a single feature of the map that the pretrained network makes of them.
 _SMALLEST_PHOTOGRAPH = 48
 # Its features are good to begin with and passes through it are dear; so many features need so much room for their
 # correlations, and so many images to measure them, that variances are kept alone.
 _AS_IT_IS = {"base.training.epochs": 0, "training.epochs": 4, "replay.statistics": "diagonal"}
+_LEAST_SHARE, _MOST_SHARE = 0.1, 0.25
+# So many leave room for three odd ones among the twentieth that may be taken for new.
+_ENOUGH_HELD_OUT = 60
 _SMALL, _LARGE = "resnet8", "resnet18"
 
 
@@ -72,3 +75,12 @@ def choose_network(size: Size, channels: int, device: torch.device, published: b
     if photographs:
         return Choice(backbone, None, f'{reason}; pip install "inlay[pretrained]" for a better one.')
     return Choice(backbone, None, f"{reason}; --backbone chooses another.")
+
+
+def choose_share(images: int) -> float:
+    """Choose the share of labelled images to keep out of training: a tenth, and up to a quarter where there are few.
+
+    Args:
+        images: Number of labelled images.
+    """
+    return min(max(_LEAST_SHARE, _ENOUGH_HELD_OUT / max(images, 1)), _MOST_SHARE)

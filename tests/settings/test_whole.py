@@ -80,6 +80,6 @@ def test_change_that_does_not_fit_names_the_path(path: str, value: Any, sentence
 
 def test_unknown_key_in_json_is_told() -> None:
     data = Settings().to_json()
-    data["training"]["warm_up"] = 3
-    with pytest.raises(InlayError, match=r"^There is no setting 'training\.warm_up'; write one of: epochs, batch, "):
+    data["training"]["cool_down"] = 3
+    with pytest.raises(InlayError, match=r"^There is no setting 'training\.cool_down'; write one of: epochs, batch, "):
         Settings.from_json(data)

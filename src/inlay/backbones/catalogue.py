@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from inlay.backbones.efficientnet_lite import efficientnet_lite0
+from inlay.backbones.incremental_resnets import lucir_resnet32, rebuffi_resnet32
 from inlay.backbones.pretrained import NAME, pretrained_efficientnet_lite0
 from inlay.backbones.resnet import resnet
 from inlay.errors import InlayError
@@ -50,6 +51,8 @@ _CATALOGUE: dict[str, _Builder] = {
     "resnet32": _cifar(5),
     "resnet18": _imagenet(projection=False),
     "resnet18-1x1": _imagenet(projection=True),
+    "resnet32-rebuffi": lambda in_channels, widening, generator: rebuffi_resnet32(in_channels, generator),
+    "resnet32-lucir": lambda in_channels, widening, generator: lucir_resnet32(in_channels, generator),
     "efficientnet-lite0": _efficientnet_lite0,
     NAME: _pretrained_efficientnet_lite0,
 }

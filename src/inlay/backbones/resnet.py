@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from inlay.backbones.initialisation import kaiming_normal_
 
-__all__ = ["BasicBlock", "PoolPadShortcut", "resnet"]
+__all__ = ["BasicBlock", "PoolPadShortcut", "conv", "resnet"]
 
 
 class PoolPadShortcut(nn.Module):
@@ -54,13 +54,13 @@ class BasicBlock(nn.Module):
         generator: torch.Generator | None,
     ) -> None:
         super().__init__()
-        self.conv1 = _conv(in_channels, out_channels, 3, stride, generator)
+        self.conv1 = conv(in_channels, out_channels, 3, stride, generator)
         self.norm1 = nn.BatchNorm2d(out_channels)
         self.relu1 = nn.ReLU()
-        self.conv2 = _conv(out_channels, out_channels, 3, 1, generator)
+        self.conv2 = conv(out_channels, out_channels, 3, 1, generator)
         self.norm2 = nn.BatchNorm2d(out_channels)
         self.shortcut = _shortcut(in_channels, out_channels, stride, projection, generator)
-        self.relu2 = nn.ReLU()
+        self.relu2: nn.Module = nn.ReLU()
 
     def forward(self, images: Tensor) -> Tensor:
         """Map [N, in_channels, H, W] to [N, out_channels, ceil(H / stride), ceil(W / stride)]."""
@@ -90,7 +90,7 @@ def resnet(
         generator: Source of the initial kernels; None draws from torch's default CPU generator.
     """
     parts: OrderedDict[str, nn.Module] = OrderedDict()
-    parts["conv"] = _conv(in_channels, widths[0], 3, 1, generator)
+    parts["conv"] = conv(in_channels, widths[0], 3, 1, generator)
     parts["norm"] = nn.BatchNorm2d(widths[0])
     parts["relu"] = nn.ReLU()
     channels = widths[0]
@@ -106,14 +106,13 @@ def resnet(
     return nn.Sequential(parts)
 
 
-def _conv(
-    in_channels: int, out_channels: int, kernel: int, stride: int, generator: torch.Generator | None
-) -> nn.Conv2d:
+def conv(in_channels: int, out_channels: int, kernel: int, stride: int, generator: torch.Generator | None) -> nn.Conv2d:
+    """Return a convolution without bias, padded so that stride 1 keeps the size, with Kaiming normal kernels."""
     # On the meta device torch's own initialisation draws nothing from the global generator.
     meta = nn.Conv2d(in_channels, out_channels, kernel, stride, padding=kernel // 2, bias=False, device="meta")
-    conv = meta.to_empty(device="cpu")
-    kaiming_normal_(conv.weight, generator)
-    return conv
+    layer = meta.to_empty(device="cpu")
+    kaiming_normal_(layer.weight, generator)
+    return layer
 
 
 def _shortcut(
@@ -123,5 +122,5 @@ def _shortcut(
         return nn.Identity()
     if not projection:
         return PoolPadShortcut(out_channels - in_channels, stride)
-    conv = _conv(in_channels, out_channels, 1, stride, generator)
-    return nn.Sequential(OrderedDict(conv=conv, norm=nn.BatchNorm2d(out_channels)))
+    layer = conv(in_channels, out_channels, 1, stride, generator)
+    return nn.Sequential(OrderedDict(conv=layer, norm=nn.BatchNorm2d(out_channels)))

@@ -6,13 +6,12 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
 
-from inlay.choice import Choice, choose_network
+from inlay.choice import choose_network, choose_share
 from inlay.cli import bench
 from inlay.cli.backbones import backbones
 from inlay.cli.doctor import doctor
@@ -95,7 +94,10 @@ def fit(
     size: Annotated[
         int | None, typer.Option(help="Side of the images; by default that of the data, or of a pretrained network.")
     ] = None,
-    held_out: Annotated[float, typer.Option(help="Share of each class that is kept out of training.")] = 0.1,
+    held_out: Annotated[
+        float | None,
+        typer.Option(help="Share of each class that is kept out of training; a tenth by default, or more of few."),
+    ] = None,
     self_test: Annotated[bool, typer.Option(help="Hide some classes afterwards and find them again.")] = True,
     device: Device = "auto",
     skip_bad: SkipBad = False,
@@ -109,9 +111,13 @@ def fit(
     """
     progress, settings = TerminalProgress(console), read_changes(changes)
     reason = None
+    if backbone is None or held_out is None:
+        measured = measure(data)
+        held_out = choose_share(measured.images) if held_out is None else held_out
     if backbone is None:
-        choice = _network(data, preset, size, device)
-        backbone, size, reason = choice.backbone, choice.side, choice.reason
+        target = measured.size if size is None else (size, size)
+        choice = choose_network(target, measured.channels, find_device(device), published=preset != "inlay")
+        backbone, size, reason = choice.backbone, size or choice.side, choice.reason
         settings = {**choice.changes, **settings}
     learner = Learner(
         backbone, preset=preset, settings=settings, seed=seed, size=size, device=device, run=out, progress=progress
@@ -358,15 +364,6 @@ def _leave(text: str, code: int) -> NoReturn:
 
 def _open(run: Path, device: str, quiet: bool = False) -> Learner:
     return Learner.load(run, device=device, progress=TerminalProgress(errors if quiet else console))
-
-
-def _network(data: str, preset: str, side: int | None, device: str) -> Choice:
-    """Choose a network for images, of a side if it is given; the presets of the literature have theirs."""
-    size, channels = measure(data)
-    if side is not None:
-        size = (side, side)
-    choice = choose_network(size, channels, find_device(device), published=preset != "inlay")
-    return choice if side is None else replace(choice, side=side)
 
 
 def _parts(learner: Learner, images: Sequence[str], at_once: int) -> Iterator[ImageSet | BadImage]:

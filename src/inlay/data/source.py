@@ -25,7 +25,7 @@ from inlay.data.streamed import StreamedSet
 from inlay.data.survey import surveyed_size
 from inlay.errors import InlayError
 
-__all__ = ["READERS", "Source", "load", "measure", "open_images", "splits"]
+__all__ = ["READERS", "Measure", "Source", "load", "measure", "open_images", "splits"]
 
 _PathLike: TypeAlias = str | os.PathLike[str]
 Source: TypeAlias = _PathLike | Sequence[_PathLike] | ImageSet | StreamedSet | Array | tuple[Array, Labels]
@@ -43,6 +43,21 @@ READERS: tuple[Reader, ...] = (
 
 _FILE_CHANNELS = 3
 _DEMO = "demo"
+
+
+@dataclass(frozen=True)
+class Measure:
+    """What a source holds.
+
+    Attributes:
+        images: Number of images, those included that turn out to be damaged.
+        size: Height and width that they are read at.
+        channels: Channels that they are read with.
+    """
+
+    images: int
+    size: Size
+    channels: int
 
 
 def load(
@@ -142,8 +157,8 @@ def open_images(
     return job.streamed() if stream else job.decoded()
 
 
-def measure(source: Source, split: Split = "train") -> tuple[Size, int]:
-    """Find out at what height and width `load` would read images, and with how many channels; files are not decoded.
+def measure(source: Source, split: Split = "train") -> Measure:
+    """Find out what `load` would read; image files are not decoded.
 
     Args:
         source: Whatever `load` reads.
@@ -155,8 +170,8 @@ def measure(source: Source, split: Split = "train") -> tuple[Size, int]:
     with _disk_errors_in_words():
         found = _demo(split, None) if _is_demo(source) else _open(source, split)
     if isinstance(found, Listing):
-        return common_size(found.files), _FILE_CHANNELS
-    return found.size, found.channels
+        return Measure(len(found.files), common_size(found.files), _FILE_CHANNELS)
+    return Measure(len(found), found.size, found.channels)
 
 
 def splits(source: Source) -> tuple[Split, ...]:

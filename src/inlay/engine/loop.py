@@ -20,6 +20,7 @@ from inlay.engine.batch import Batch
 from inlay.engine.checkpoint import read_tensors, restore_training_state, training_state, write_tensors
 from inlay.engine.feed import Feed, upload
 from inlay.engine.interrupt import InterruptWatch
+from inlay.engine.optimizer import optimizer_of
 from inlay.engine.order import Order
 from inlay.engine.progress import Progress, QuietProgress
 from inlay.engine.randomness import derive_seed
@@ -101,14 +102,7 @@ class Loop:
         trained = [p for p in self.work.parameters() if p.requires_grad]
         if not trained:
             raise ValueError("no parameter has a gradient, so there is nothing to train")
-        self.optimizer = torch.optim.SGD(
-            trained,
-            lr=self.settings.learning_rate,
-            momentum=self.settings.momentum,
-            weight_decay=self.settings.weight_decay,
-            nesterov=self.settings.nesterov and self.settings.momentum > 0,
-            fused=True,
-        )
+        self.optimizer = optimizer_of(trained, self.settings)
         self.world = World.current()
         self.order = Order(len(self.feed), self.settings.batch, self.seed)
         self._check_shares()
@@ -131,7 +125,8 @@ class Loop:
         self.work.train()
         pace = chosen_pace(self.settings.pace, self.feed.device, self.total, self.world)
         device = self.feed.device
-        self._stepper = Stepper(self.work, self.optimizer, pace, device, self.world, self.settings_name)
+        limit = self.settings.gradient_limit
+        self._stepper = Stepper(self.work, self.optimizer, pace, device, self.world, self.settings_name, limit)
         self.progress.start(self.name, self.total, self.step)
         try:
             with self._watch, _fastest_convolutions(), torch.random.fork_rng([device] if device.type == "cuda" else []):
@@ -205,8 +200,9 @@ class Loop:
 
     def _learning_rate(self, progress: float) -> float:
         if self.settings.schedule == "cosine":
-            return self.settings.learning_rate * schedule.cosine(progress)
-        return self.settings.learning_rate * schedule.step_decay(progress, self.settings.decay_at)
+            return self.settings.learning_rate * schedule.cosine(progress, self.settings.warm_up)
+        decay = schedule.step_decay(progress, self.settings.decay_at, self.settings.decay_factor)
+        return self.settings.learning_rate * decay
 
     def _read_and_keep(self) -> None:
         now = time.monotonic()

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from inlay.engine.world import World
 
-__all__ = ["Precision", "pass_views"]
+__all__ = ["Precision", "chosen_precision", "pass_views"]
 
 Precision = Literal["auto", "float32", "bfloat16"]
 
@@ -30,13 +30,18 @@ def pass_views(network: nn.Module, views: tuple[Tensor, ...], precision: Precisi
         The features of each view for the rows of all processes, each [B, D], in full precision.
     """
     inputs = torch.cat(views) if len(views) > 1 else views[0]
-    mixed = inputs.dtype == torch.float32 and (precision == "bfloat16" or (precision == "auto" and _pays(inputs)))
-    with torch.autocast(inputs.device.type, torch.bfloat16, enabled=mixed):
+    with chosen_precision(inputs, precision):
         features: Tensor = network(inputs)
     if features.dtype == torch.bfloat16:
         features = features.float()
     everything = World.current().gather(features.view(len(views), -1, *features.shape[1:]), dim=1)
     return everything.unbind(0)
+
+
+def chosen_precision(inputs: Tensor, precision: Precision) -> torch.autocast:
+    """Return the context in which a network takes inputs [N, C, H, W] with a precision; see `pass_views`."""
+    mixed = inputs.dtype == torch.float32 and (precision == "bfloat16" or (precision == "auto" and _pays(inputs)))
+    return torch.autocast(inputs.device.type, torch.bfloat16, enabled=mixed)
 
 
 def _pays(inputs: Tensor) -> bool:

@@ -63,6 +63,7 @@ class Stepper:
         device: Where.
         world: The processes.
         settings_name: Where the settings stand among all settings, for advice.
+        gradient_limit: Every entry of a gradient is cut off at plus and minus this; 0 cuts nothing.
 
     Attributes:
         values: Weighted losses of the latest step, one for each name, on the device.
@@ -79,6 +80,7 @@ class Stepper:
         device: torch.device,
         world: World,
         settings_name: str = "training",
+        gradient_limit: float = 0.0,
     ) -> None:
         self.names = tuple(work.weights(0.0))
         self.ready_at: float | None = None
@@ -87,6 +89,7 @@ class Stepper:
         self._world = world
         self._pace = pace
         self._settings_name = settings_name
+        self._gradient_limit = gradient_limit
         self._records = device.type == "cuda" and pace != "eager" and not world.parallel
         self._work = world.wrap(work)
         # Unbound, so that no circle of references keeps the memory of a recording.
@@ -175,6 +178,9 @@ class Stepper:
             weighted = self._losses(self, batch)
         self._optimizer.zero_grad(set_to_none=True)
         weighted.sum().backward()  # type: ignore[no-untyped-call]
+        if self._gradient_limit:
+            parameters = (parameter for group in self._optimizer.param_groups for parameter in group["params"])
+            torch.nn.utils.clip_grad_value_(parameters, self._gradient_limit)
         self._optimizer.step()
         self.values.copy_(weighted.detach())
 

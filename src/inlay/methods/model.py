@@ -1,8 +1,7 @@
 """The model under training in a discovery stage, and what it says of a batch."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -15,13 +14,12 @@ from inlay.discovery.neighbours import draw_partners, nearest_neighbours
 from inlay.discovery.projection import StudentHead
 from inlay.engine.batch import Batch
 from inlay.engine.loop import Companions
+from inlay.engine.once import once
 from inlay.engine.passes import pass_views
 from inlay.heads import NovelHead
 from inlay.methods.task import StageTask
 
 __all__ = ["StageModel", "StageOutputs", "neighbours_as_companions"]
-
-_Value = TypeVar("_Value")
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,26 +78,6 @@ def neighbours_as_companions(task: StageTask) -> Companions | None:
     return companions
 
 
-class _once(Generic[_Value]):
-    """A property that is computed when it is first asked for.
-
-    Unlike `functools.cached_property` it takes no lock on Python 3.11, as what takes a lock cannot be compiled.
-    """
-
-    def __init__(self, compute: Callable[[Any], _Value]) -> None:
-        self._compute = compute
-        self.__doc__ = compute.__doc__
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self._name = name
-
-    def __get__(self, instance: Any, owner: type | None = None) -> _Value:
-        value = self._compute(instance)
-        # Found in place of this descriptor from now on.
-        instance.__dict__[self._name] = value
-        return value
-
-
 class StageOutputs:
     """What the model says of one batch; each quantity is computed once, when a loss asks for it.
 
@@ -118,30 +96,30 @@ class StageOutputs:
         self.views = _views(task, batch)
         self.first, self.second = pass_views(model.trunk, self.views, task.settings.training.precision)
 
-    @_once
+    @once
     def frozen(self) -> Tensor:
         """Features of the first view by the frozen network, [B, D], without gradient."""
         with torch.no_grad():
             return pass_views(self.task.network, self.views[:1], self.task.settings.training.precision)[0]
 
-    @_once
+    @once
     def projections(self) -> tuple[Tensor, Tensor]:
         """Projected features of the two views, each [B, P]."""
         return self.model.projector(self.first), self.model.projector(self.second)
 
-    @_once
+    @once
     def novel(self) -> tuple[Tensor, Tensor]:
         """Scores of the new classes for the two views, each [B, K], for the classifier losses."""
         old = self.task.old_classes
         first, second = self.for_classifier(self.first), self.for_classifier(self.second)
         return self.model.novel_logits(first, old), self.model.novel_logits(second, old)
 
-    @_once
+    @once
     def joint(self) -> Tensor:
         """Scores of all classes for the first view, [B, O + K]."""
         return self.model.joint_logits(self.for_classifier(self.first))
 
-    @_once
+    @once
     def probabilities(self) -> tuple[Tensor, Tensor]:
         """Probabilities of the new classes for the two views, each [B, K]."""
         if isinstance(self.model.novel_head, StudentHead | ResidualStudentHead):

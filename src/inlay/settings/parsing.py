@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from inlay.errors import InlayError
 
-__all__ = ["build", "dotted_paths"]
+__all__ = ["build", "changed", "dotted_paths"]
 
 T = TypeVar("T")
 
@@ -34,6 +34,28 @@ def build(cls: type[T], data: Mapping[str, Any], prefix: str = "") -> T:
     for field in dataclasses.fields(cls):  # type: ignore[arg-type]
         _check_range(field.metadata, values.get(field.name), prefix + field.name)
     return cls(**values)
+
+
+def changed(settings: T, changes: Mapping[str, Any]) -> T:
+    """Return a copy of a dataclass with fields replaced, named by dotted paths such as "training.epochs".
+
+    Args:
+        settings: What `build` makes.
+        changes: Values by path; they may be given as text, as on a command line.
+
+    Raises:
+        InlayError: If a field is unknown or a value does not fit it.
+    """
+    data: dict[str, Any] = dataclasses.asdict(settings)  # type: ignore[call-overload]
+    for path, value in changes.items():
+        *parents, last = path.split(".")
+        table = data
+        for name in parents:
+            table = table[name] if isinstance(table.get(name), dict) else {}
+        if last not in table or isinstance(table[last], dict):
+            raise InlayError(f"There is no setting {path!r}; the settings are: {', '.join(dotted_paths(data))}.")
+        table[last] = value
+    return build(type(settings), data)
 
 
 def dotted_paths(data: Mapping[str, Any], prefix: str = "") -> list[str]:

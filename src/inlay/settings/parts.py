@@ -30,12 +30,16 @@ class TrainingSettings:
     Attributes:
         epochs: Passes over the images.
         batch: Images per step at most; an epoch is cut into equal batches.
-        learning_rate: Peak learning rate of SGD.
+        optimizer: "sgd", "adam" or "adamw".
+        learning_rate: Peak learning rate.
         momentum: Momentum of SGD.
-        nesterov: Nesterov's form of the momentum.
-        weight_decay: Weight decay of SGD.
-        schedule: "cosine" (with a warm-up over the first tenth) or "step".
-        decay_at: With "step": fractions of the training at which the learning rate falls to a tenth.
+        nesterov: Nesterov's form of the momentum of SGD.
+        weight_decay: Weight decay.
+        gradient_limit: Every entry of a gradient is cut off at plus and minus this; 0 cuts nothing.
+        schedule: "cosine" down to 0, or "step".
+        warm_up: With "cosine": fraction of the training over which the learning rate rises first.
+        decay_at: With "step": fractions of the training at which the learning rate falls.
+        decay_factor: With "step": what it falls by.
         precision: "float32", "bfloat16" for the passes through the network, or "auto": bfloat16 where it pays, on a
             GPU and for images of 28 pixels and up on a CPU that has it in hardware.
         pace: How steps are taken: "eager"; "graph": recorded once as a CUDA graph and replayed; "compile": compiled,
@@ -45,12 +49,16 @@ class TrainingSettings:
 
     epochs: int = 60
     batch: int = field(default=128, metadata={"minimum": 2})
+    optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
     learning_rate: float = 0.1
     momentum: float = 0.9
     nesterov: bool = True
     weight_decay: float = 5e-4
+    gradient_limit: float = 0.0
     schedule: Literal["cosine", "step"] = "cosine"
+    warm_up: float = field(default=0.1, metadata={"maximum": 0.9})
     decay_at: tuple[float, ...] = ()
+    decay_factor: float = 0.1
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     pace: Literal["auto", "eager", "graph", "compile"] = "auto"
 

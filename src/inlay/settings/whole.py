@@ -5,9 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from inlay.errors import InlayError
 from inlay.settings import baseline_parts, parts
-from inlay.settings.parsing import build, dotted_paths
+from inlay.settings.parsing import build, changed
 
 __all__ = ["Settings"]
 
@@ -81,13 +80,4 @@ class Settings:
         Raises:
             InlayError: If a field is unknown or a value does not fit it.
         """
-        data = self.to_json()
-        for path, value in changes.items():
-            *parents, last = path.split(".")
-            table = data
-            for name in parents:
-                table = table.get(name) if isinstance(table.get(name), dict) else {}  # type: ignore[assignment]
-            if last not in table or isinstance(table[last], dict):
-                raise InlayError(f"There is no setting {path!r}; the settings are: {', '.join(dotted_paths(data))}.")
-            table[last] = value
-        return build(Settings, data)
+        return changed(self, changes)

@@ -1,0 +1,1 @@
+"""Systems that learn labelled classes stage by stage, one small file each."""

