@@ -13,6 +13,8 @@ A file is one object whose "picture" says what it shows, with a "title" and the 
 - "confusion": what is taken for what. "systems" is a list of
   {"label": "adm", "classes": ["old", "new"], "matrix": [[0.9, 0.1], [0.2, 0.8]]}, rows true and columns predicted,
   counts or shares, as many as there are classes; "old", if there, is the number of classes before the dividing line.
+- "curves": accuracy after each stage, the base stage first. "systems" is a list of
+  {"label": "icarl", "accuracies": [0.8, 0.7]}.
 
 Other keys, such as the command that measured the data, are left alone. The charts of `inlay.review` take their colours
 from the page around them and their ticks from stages; these stand alone and have axes of numbers.
@@ -22,7 +24,7 @@ import argparse
 import json
 import math
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -31,7 +33,7 @@ from typing import Any
 from inlay.errors import InlayError
 from inlay.review.wording import percent
 
-__all__ = ["confusion", "draw", "magnitude", "main", "outdated", "tradeoff"]
+__all__ = ["confusion", "curves", "draw", "magnitude", "main", "outdated", "tradeoff"]
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results" / "pictures"
@@ -50,6 +52,7 @@ text { fill: var(--ink); font: 12px system-ui, -apple-system, "Segoe UI", Roboto
 """
 _COLOURS = 5
 _DASHES = ("none", "6 3", "2 3")
+_PERCENTS = tuple((percents / 100, f"{percents}%") for percents in range(0, 101, 20))
 _WIDTH, _TOP, _LETTER = 720.0, 80.0, 6.6
 _NAMED, _NUMBERED, _LONGEST = 20, 12, 14
 # What each number of a unit is called, and its colour.
@@ -128,7 +131,7 @@ def draw(record: Mapping[str, Any]) -> str:
     Raises:
         InlayError: If the record is not what the head of this module describes.
     """
-    kinds = {"magnitude": magnitude, "tradeoff": tradeoff, "confusion": confusion}
+    kinds = {"magnitude": magnitude, "tradeoff": tradeoff, "confusion": confusion, "curves": curves}
     try:
         picture: Callable[[Mapping[str, Any]], str] = kinds[record["picture"]]
         return picture(record)
@@ -170,26 +173,63 @@ def _response(axes: _Axes, gate: Mapping[str, Any], images: str, part: str) -> s
 def tradeoff(record: Mapping[str, Any]) -> str:
     """Draw one curve per system, with a dot where no bias is added."""
     systems = _entries(record, "systems")
-    if not all(0 <= share <= 1 for system in systems for _, *shares in system["points"] for share in shares):
-        raise InlayError("An accuracy is not a fraction from 0 to 1; write 0.5 for 50 %.")
+    _check_fractions(share for system in systems for _, *shares in system["points"] for share in shares)
     axes = _Axes(70, _TOP - 30, 440, 440)
-    ticks = [(percents / 100, f"{percents}%") for percents in range(0, 101, 20)]
-    inside = [axes.drawn(ticks), axes.upright("accuracy on new classes")]
-    inside += [_text(axes.x(value), axes.top + axes.height + 18, words, "tick middle") for value, words in ticks]
-    inside.append(_text(axes.x(0.5), axes.top + axes.height + 40, "accuracy on old classes", "middle"))
-    left, y = axes.left + axes.width + 24, axes.top + 8
+    inside = _framed(axes, _PERCENTS, "accuracy on old classes", "accuracy on new classes")
     legend, names = [], [f"{system['label']}, area {system['area']:.3f}" for system in systems]
     for index, system in enumerate(systems):
-        colour, dash = f"--c{index % _COLOURS}", _DASHES[index // _COLOURS % len(_DASHES)]
         places = [(axes.x(old), axes.y(new)) for _, old, new in system["points"]]
         unbiased = [place for place, point in zip(places, system["points"], strict=True) if point[0] == 0]
-        inside.append(_series(system["label"], places, colour, dash, dots=unbiased))
-        legend.append(_sample(left, y, colour, dash, names[index]))
-        y += 22
+        inside.append(_series(system["label"], places, *_stroke(index), dots=unbiased))
+        legend.append(_sample_beside(axes, index, names[index]))
+    left, y = axes.left + axes.width + 24, axes.top + 8 + 22 * len(systems)
     legend.append(_dot(left + 12, y, "--muted") + _text(left + 32, y + 4, "no bias added"))
+    return _with_legend(record["title"], axes, inside, legend, names)
+
+
+def curves(record: Mapping[str, Any]) -> str:
+    """Draw one curve per system over the stages, with a dot after each."""
+    systems = _entries(record, "systems")
+    _check_fractions(value for system in systems for value in system["accuracies"])
+    last = max(len(system["accuracies"]) for system in systems) - 1
+    axes = _Axes(70, _TOP - 30, 440, 330, max(last, 1))
+    ticks = [(value, words) for value, words in _round_ticks(last) if value <= axes.most_x]
+    inside = _framed(axes, ticks, "stage; 0 is the base stage", "accuracy on all classes seen")
+    legend, names = [], [system["label"] for system in systems]
+    for index, system in enumerate(systems):
+        places = [(axes.x(stage), axes.y(value)) for stage, value in enumerate(system["accuracies"])]
+        inside.append(_series(system["label"], places, *_stroke(index), dots=places))
+        legend.append(_sample_beside(axes, index, names[index]))
+    return _with_legend(record["title"], axes, inside, legend, names)
+
+
+def _check_fractions(values: Iterable[float]) -> None:
+    if not all(0 <= value <= 1 for value in values):
+        raise InlayError("An accuracy is not a fraction from 0 to 1; write 0.5 for 50 %.")
+
+
+def _framed(axes: _Axes, ticks: Sequence[tuple[float, str]], across: str, upright: str) -> list[str]:
+    """Axes of which the vertical one is of accuracies, with labels."""
+    bottom = axes.top + axes.height
+    parts = [axes.drawn(_PERCENTS), axes.upright(upright)]
+    parts += [_text(axes.x(value), bottom + 18, words, "tick middle") for value, words in ticks]
+    return [*parts, _text(axes.x(axes.most_x / 2), bottom + 40, across, "middle")]
+
+
+def _stroke(index: int) -> tuple[str, str]:
+    """Colour and dashes of a curve among several."""
+    return f"--c{index % _COLOURS}", _DASHES[index // _COLOURS % len(_DASHES)]
+
+
+def _sample_beside(axes: _Axes, index: int, words: str) -> str:
+    return _sample(axes.left + axes.width + 24, axes.top + 8 + 22 * index, *_stroke(index), words)
+
+
+def _with_legend(title: str, axes: _Axes, inside: Sequence[str], legend: Sequence[str], names: Sequence[str]) -> str:
     panel = _tag("g", "".join(inside), class_="panel")
-    width = max(_WIDTH, left + 50 + _LETTER * max(map(len, names)))
-    return _svg(record["title"], max(axes.top + axes.height + 60, y + 20), [panel, *legend], width)
+    width = max(_WIDTH, axes.left + axes.width + 74 + _LETTER * max(map(len, names)))
+    height = max(axes.top + axes.height + 60, axes.top + 28 + 22 * len(legend))
+    return _svg(title, height, [panel, *legend], width)
 
 
 def confusion(record: Mapping[str, Any]) -> str:

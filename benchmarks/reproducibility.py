@@ -4,7 +4,7 @@ python -m benchmarks.reproducibility [--check]
 """
 
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +13,19 @@ from benchmarks.results_paper import BASES, DATASETS, SYSTEMS, Paper, read_paper
 from benchmarks.results_runs import FIRST, NOTHING, Run, harmonic, read_runs, table
 from benchmarks.results_tables import PAPER, RUNS
 
-__all__ = ["BEGIN", "CLAIMS", "END", "PAGE", "Claim", "claims_table", "reached_table", "sections"]
+__all__ = [
+    "BEGIN",
+    "CLAIMS",
+    "END",
+    "EXACT",
+    "PAGE",
+    "Claim",
+    "Finding",
+    "claims_table",
+    "judged",
+    "reached_table",
+    "sections",
+]
 
 PAGE = Path(__file__).parent.parent / "REPRODUCIBILITY.md"
 BEGIN, END = "<!-- made by benchmarks/reproducibility.py -->", "<!-- end of what is made -->"
@@ -83,15 +95,18 @@ def claims_table(runs: Sequence[Run]) -> str:
     rows = []
     for claim in CLAIMS:
         found = {
-            name: finding
-            for dataset, name in DATASETS.items()
-            if (finding := claim.test([run for run in runs if run.dataset == dataset])) is not None
+            name: claim.test([run for run in runs if run.dataset == dataset]) for dataset, name in DATASETS.items()
         }
-        held = [name for name, (holds, _) in found.items() if holds]
-        verdict = "held" if len(held) == len(found) else f"held on {', '.join(held)} only" if held else "not held"
-        shown = "; ".join(f"{name}: {what}" for name, (_, what) in found.items())
-        rows.append({"claim": claim.text, "verdict": verdict if found else "not tested", "found": shown or NOTHING})
+        rows.append(judged(claim.text, {name: finding for name, finding in found.items() if finding is not None}))
     return table(rows)
+
+
+def judged(claim: str, found: Mapping[str, Finding]) -> dict[str, str]:
+    """Return the line of a claim, given what was found by the name of where it was tested."""
+    held = [name for name, (holds, _) in found.items() if holds]
+    verdict = "held" if len(held) == len(found) else f"held on {', '.join(held)} only" if held else "not held"
+    shown = "; ".join(f"{name}: {what}" for name, (_, what) in found.items())
+    return {"claim": claim, "verdict": verdict if found else "not tested", "found": shown or NOTHING}
 
 
 def _percents(runs: Iterable[Run], label: str, key: str, **wanted: str) -> list[float]:

@@ -1,15 +1,32 @@
 """Where the numbers of a table come from."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol
 
-from benchmarks.results_runs import Run
-
-__all__ = ["provenance"]
+__all__ = ["Recorded", "provenance"]
 
 
-def provenance(runs: Iterable[Run]) -> str:
-    """Say where the numbers of a table come from: how many runs, hardware, dates, commits, folder and commands."""
+class Recorded(Protocol):
+    """A run with its file and its whole record."""
+
+    @property
+    def file(self) -> str:
+        """Name of its file."""
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """The whole record."""
+
+
+def provenance(runs: Iterable[Recorded], folder: str = "table1", option: str = "--seeds") -> str:
+    """Say where the numbers of a table come from: how many runs, hardware, dates, commits, folder and commands.
+
+    Args:
+        runs: The runs.
+        folder: Folder of their files.
+        option: Option of the commands; those that differ in its value alone are shown as one.
+    """
     shown = sorted({run.file: run for run in runs}.values(), key=lambda run: run.file)
     if not shown:
         return "No runs yet."
@@ -19,24 +36,24 @@ def provenance(runs: Iterable[Run]) -> str:
     line = (
         f"{_count(len(shown), 'run')} on {'; '.join(sorted({run.facts['hardware'] for run in shown}))}, "
         f"{dates[0]}{until}, {'commit' if len(commits) == 1 else 'commits'} {', '.join(commits)}; every number is in "
-        f"[benchmarks/results/table1](../benchmarks/results/table1)."
+        f"[benchmarks/results/{folder}](../benchmarks/results/{folder})."
     )
-    commands = _commands(shown)
+    commands = _commands(shown, option)
     listed = "\n".join(commands)
     return (
         f"{line}\n\n<details><summary>{_count(len(commands), 'command')}</summary>\n\n```\n{listed}\n```\n\n</details>"
     )
 
 
-def _commands(runs: Iterable[Run]) -> list[str]:
-    """Return the commands of runs, those that differ in their seeds alone as one."""
-    seeds: dict[str, list[str]] = {}
+def _commands(runs: Iterable[Recorded], option: str) -> list[str]:
+    """Return the commands of runs, those that differ in an option alone as one."""
+    values: dict[str, list[str]] = {}
     for run in runs:
         command = run.facts["command"]
-        found = re.search(r"(?<=--seeds )\S+", command)
-        key = command if found is None else command.replace(f"--seeds {found[0]}", "--seeds {}", 1)
-        seeds.setdefault(key, []).append("" if found is None else found[0])
-    return [key.replace("--seeds {}", f"--seeds {','.join(found)}") for key, found in seeds.items()]
+        found = re.search(rf"(?<={option} )\S+", command)
+        key = command if found is None else command.replace(f"{option} {found[0]}", f"{option} {{}}", 1)
+        values.setdefault(key, []).append("" if found is None else found[0])
+    return [key.replace(f"{option} {{}}", f"{option} {','.join(found)}") for key, found in values.items()]
 
 
 def _count(number: int, noun: str) -> str:

@@ -94,3 +94,10 @@ def test_crops_are_as_asked() -> None:
     assert photo_crops(3, (1, 14, 14), 0).shape == (3, 1, 14, 14)
     assert photo_crops(2, (3, 32, 32), 0).dtype == torch.uint8
     assert torch.equal(photo_crops(2, (3, 8, 8), 1), photo_crops(2, (3, 8, 8), 1))
+
+
+@pytest.mark.parametrize("part", own_images.PARTS)
+def test_the_demonstration_was_measured_with_five_seeds(part: str) -> None:
+    file = ROOT / "benchmarks" / "results" / "own-images" / f"{part}-demo.json"
+    record = json.loads(file.read_text(encoding="utf-8"))
+    assert [run["seed"] for run in record["runs"]] == record["seeds"] == [0, 1, 2, 3, 4]

@@ -42,7 +42,13 @@ def _confusion(classes: int = 2, **options: Any) -> dict[str, Any]:
     return {"picture": "confusion", "title": "What is taken for what", "systems": entries}
 
 
-RECORDS = [_magnitude(), _tradeoff(), _confusion(), _confusion(10, old=5), _confusion(40, old=30)]
+def _curves(systems: int = 14, stages: int = 7) -> dict[str, Any]:
+    falling = [0.8 - 0.05 * stage for stage in range(stages + 1)]
+    entries = [{"label": f"system {i}", "accuracies": falling} for i in range(systems)]
+    return {"picture": "curves", "title": "After each stage", "systems": entries}
+
+
+RECORDS = [_magnitude(), _tradeoff(), _confusion(), _confusion(10, old=5), _confusion(40, old=30), _curves()]
 every_record = pytest.mark.parametrize("record", RECORDS, ids=lambda record: record["picture"])
 
 

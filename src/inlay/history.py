@@ -161,6 +161,11 @@ class History:
         return self.records[index]
 
     @property
+    def place(self) -> Path | None:
+        """Where the run folder is, or will be once there is a stage; None if the stages are in memory."""
+        return self._target if self._run is None else self._run.path
+
+    @property
     def path(self) -> Path | None:
         """The run folder; None if the stages are in memory."""
         return None if self._run is None else self._run.path

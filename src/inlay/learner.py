@@ -95,6 +95,7 @@ class Learner(LabelledLearning):
         *,
         held_out: float = 0.0,
         self_test: bool = False,
+        exemplars: int = 0,
         skip_bad: bool = False,
         stream: bool | None = None,
     ) -> StageRecord:
@@ -106,6 +107,7 @@ class Learner(LabelledLearning):
                 sort known images out of later piles.
             self_test: Hide some classes afterwards, learn the others anew and find the hidden ones, so that the run
                 knows how far its estimates are off; it takes about as long again, and needs `held_out`.
+            exemplars: Images of each class to keep beside the run folder, for later stages of `learn`.
             skip_bad: Leave unreadable images out instead of refusing them.
             stream: Decode image files while training instead of holding all of them; None does so where they would
                 take more than half of the memory.
@@ -113,6 +115,7 @@ class Learner(LabelledLearning):
         Raises:
             InlayError: If the images are not fit for it, or the learner was fitted before.
         """
+        self._check_exemplars(exemplars)
         images = self._base_images(base, skip_bad, stream)
         apart = self._held_out(images, held_out, _WITHOUT_HELD_OUT)
         trained = images.select(~apart) if bool(apart.any()) else images
@@ -125,8 +128,9 @@ class Learner(LabelledLearning):
                 learned = pipeline.learn_base(trained, self._backbone, self.settings, self.seed, self._workshop())
                 assert trained.labels is not None
                 record = self._accept(with_medoids(learned, trained, trained.labels, place_of(base)))
-        if bool(apart.any()) and self._history.calibration is None:
-            with self._history.locked():
+        with self._history.locked():
+            self._keep_exemplars(record, trained, exemplars)
+            if bool(apart.any()) and self._history.calibration is None:
                 self._history.keep_calibration(self._calibrated(images, apart, self_test))
         return record
 

@@ -1,5 +1,6 @@
 """A stage of labelled new classes: keep some images out, learn the others, and see what was forgotten."""
 
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -7,7 +8,9 @@ from torch import Tensor
 
 from inlay.data.images import Images
 from inlay.discovering import accepted
+from inlay.engine.world import World
 from inlay.errors import InlayError
+from inlay.exemplars import Exemplars, exemplar_folder, keep_exemplars, kept_exemplars
 from inlay.knowledge import Knowledge, StageRecord
 from inlay.medoids import place_of, with_medoids
 from inlay.pipeline import Workshop, labelled_identity, learn_labelled
@@ -43,15 +46,19 @@ class LabelledLearning(TrainedModel):
         *,
         held_out: float = 0.0,
         max_forgetting: float | None = None,
+        exemplars: int = 0,
         skip_bad: bool = False,
         stream: bool | None = None,
     ) -> StageRecord:
-        """Learn new classes that come with labels, without images of old ones: train branches and merge them.
+        """Learn new classes that come with labels: train branches and merge them.
+
+        No image of an old class is needed; those that were kept as exemplars are learned again.
 
         Args:
             labelled: Labelled images of new classes, a few of each are enough: anything that `inlay.data.load` reads.
             held_out: Share of each class that is kept out of training, so that the accuracy on it can be told.
             max_forgetting: Refuse the stage if the accuracy on old classes would fall by more than this, 0 to 1.
+            exemplars: Images of each new class to keep beside the run folder, for later stages of this kind.
             skip_bad: Leave unreadable images out instead of refusing them.
             stream: Decode image files while training, as for `fit`.
 
@@ -62,17 +69,23 @@ class LabelledLearning(TrainedModel):
         images, apart = self._new_images(labelled, held_out, skip_bad, stream)
         trained = images.select(~apart) if bool(apart.any()) else images
         assert trained.labels is not None
+        self._check_exemplars(exemplars)
         with self._history.locked():
             done = self._learned_in(trained)
             if done is not None:
                 self.progress.note(f"These images were learned in stage {done} already; nothing was done.")
-                return self._history.take_over(done)
-            check_known(trained, self.classes)
-            before, workshop = self.knowledge, self._workshop()
-            after = learn_labelled(before, trained, self.settings, workshop)
-            told = _told(before, after, images.select(apart), workshop) if bool(apart.any()) else {}
-            after = accepted(before, after, max_forgetting, self._history.calibration, told, workshop)
-            return self._accept(with_medoids(after, trained, trained.labels, place_of(labelled)))
+                record = self._history.take_over(done)
+            else:
+                check_known(trained, self.classes)
+                before, workshop = self.knowledge, self._workshop()
+                kept = kept_exemplars(self._history.path, self.stages, before.form)
+                after = learn_labelled(before, trained, self.settings, workshop, kept)
+                told = {} if kept is None else {"exemplars": len(kept)}
+                told |= _told(before, after, images.select(apart), workshop) if bool(apart.any()) else {}
+                after = accepted(before, after, max_forgetting, self._history.calibration, told, workshop)
+                record = self._accept(with_medoids(after, trained, trained.labels, place_of(labelled)))
+            self._keep_exemplars(record, trained, exemplars)
+        return record
 
     def rehearse_learn(
         self,
@@ -99,7 +112,8 @@ class LabelledLearning(TrainedModel):
         trained = images.select(~apart) if bool(apart.any()) else images
         check_known(trained, self.classes)
         stopped = None if restart else self._history.stopped()
-        return rehearse_labelled(self.knowledge, trained, self.settings, self.device, stopped)
+        kept = kept_exemplars(self._history.path, self.stages, self.knowledge.form)
+        return rehearse_labelled(self.knowledge, trained, self.settings, self.device, stopped, kept)
 
     def _new_images(self, source: Any, share: float, skip_bad: bool, stream: bool | None) -> tuple[Images, Tensor]:
         """Return the images and which of them are kept out of training, bool [N]."""
@@ -120,6 +134,28 @@ class LabelledLearning(TrainedModel):
             )
             return torch.zeros_like(apart)
         return apart
+
+    @property
+    def kept_beside(self) -> tuple[Path, Exemplars] | None:
+        """The folder of the images that are kept of learned classes, and the images; None if there are none."""
+        path = self._history.path
+        kept = kept_exemplars(path, self.stages, self.knowledge.form)
+        return None if kept is None or path is None else (exemplar_folder(path), kept)
+
+    def _check_exemplars(self, count: int) -> None:
+        if count < 0:
+            raise InlayError(f"The number of exemplars per class must be 0 or more; got {count}.")
+        if count and self._history.place is None:
+            raise InlayError("Exemplars are kept beside the run folder; pass run=FOLDER to the learner to have one.")
+
+    def _keep_exemplars(self, record: StageRecord, images: Images, count: int) -> None:
+        """Keep images of the classes of a stage, if that is asked for."""
+        place = self._history.place
+        if not count or place is None:
+            return
+        if World.current().is_main:
+            keep_exemplars(place, self.knowledge, record, images, count)
+        self.progress.note(f"Up to {count} images of each class are kept in {exemplar_folder(place)}.")
 
     def _learned_in(self, images: Images) -> int | None:
         """Return the number of the stage that has learned these images already."""

@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from inlay.engine.checkpoint import sync_folder, writing
+from inlay.engine.checkpoint import write_whole
 from inlay.errors import InlayError
 from inlay.run_folder import RunFolder
 
@@ -53,14 +53,4 @@ def write_output(path: Path, text: str, overwrite: bool) -> None:
         InlayError: If it may not be written, or cannot be; what was there is untouched then.
     """
     check_output(path, overwrite)
-    unfinished = path.with_name(f".{path.name}.unfinished")
-    with writing(path):
-        try:
-            with open(unfinished, "w", encoding="utf-8", errors="surrogateescape", newline="") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(unfinished, path)
-        finally:
-            unfinished.unlink(missing_ok=True)
-        sync_folder(path.parent)
+    write_whole(path, text.encode("utf-8", "surrogateescape"))

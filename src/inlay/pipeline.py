@@ -21,7 +21,7 @@ from inlay.discovery.refit import refit_linear
 from inlay.discovery.repair import closed_head
 from inlay.discovery.statistics import ClassStatistics, class_statistics
 from inlay.engine.checkpoint import read_facts
-from inlay.engine.feed import Feed, feed_of
+from inlay.engine.feed import Feed, feed_of, joined_pixels
 from inlay.engine.inference import features_of, first_images
 from inlay.engine.loop import Companions, Keeping, Loop
 from inlay.engine.progress import Progress, QuietProgress
@@ -29,6 +29,7 @@ from inlay.engine.randomness import derive_seed, generator
 from inlay.engine.work import Work
 from inlay.engine.world import World
 from inlay.errors import InlayError, TrainingDivergedError
+from inlay.exemplars import Exemplars
 from inlay.heads import ConcatenatedHead
 from inlay.knowledge import InputForm, Knowledge, StageRecord
 from inlay.methods import (
@@ -187,7 +188,13 @@ def learn_stage(
     return _with_new_classes(knowledge, images, classes, settings, workshop, identity)
 
 
-def learn_labelled(knowledge: Knowledge, images: Images, settings: Settings, workshop: Workshop) -> Knowledge:
+def learn_labelled(
+    knowledge: Knowledge,
+    images: Images,
+    settings: Settings,
+    workshop: Workshop,
+    exemplars: Exemplars | None = None,
+) -> Knowledge:
     """Learn new classes from labelled images and merge them into the network.
 
     Args:
@@ -195,12 +202,13 @@ def learn_labelled(knowledge: Knowledge, images: Images, settings: Settings, wor
         images: Labelled images of new classes, whose names they give.
         settings: All settings of the stage.
         workshop: Where it is computed.
+        exemplars: Images of old classes that were kept, which are learned again; None does without.
 
     Raises:
         InlayError: If training is stopped or diverges, or the merge is not exact.
     """
     identity = labelled_identity(images, settings, knowledge.seed, knowledge.record.index + 1)
-    return _with_new_classes(knowledge, images, images.class_names, settings, workshop, identity)
+    return _with_new_classes(knowledge, images, images.class_names, settings, workshop, identity, exemplars)
 
 
 def _with_new_classes(
@@ -210,16 +218,21 @@ def _with_new_classes(
     settings: Settings,
     workshop: Workshop,
     identity: str,
+    exemplars: Exemplars | None = None,
 ) -> Knowledge:
     """Learn new classes, given by their names or, if they are to be found, by their number."""
     start, earlier = time.monotonic(), workshop.seconds_before()
     index, given = knowledge.record.index + 1, not isinstance(classes, int)
-    feed = feed_of(images.pixels, workshop.device)
+    pixels = images.pixels if exemplars is None else joined_pixels(images.pixels, exemplars.images)
+    feed = feed_of(pixels, workshop.device)
     task = _stage_task(knowledge, feed, len(classes) if not isinstance(classes, int) else classes, settings)
     if given:
         assert images.labels is not None
-        task = replace(task, labels=images.labels.to(workshop.device))
-    make_loop = workshop.loop_maker(f"stage {index}", settings.training, feed, task.seed, identity)
+        old = [] if exemplars is None else [exemplars.classes]
+        labels = torch.cat([task.old_classes + images.labels.cpu(), *old])
+        task = replace(task, labels=labels.to(workshop.device))
+    work_identity = identity if exemplars is None else _hash(identity, exemplars.fingerprint())
+    make_loop = workshop.loop_maker(f"stage {index}", settings.training, feed, task.seed, work_identity)
     chosen = labelled.METHOD if given else method(settings.method)
     outcome = adaptive_discovering_and_merging(task, chosen, make_loop)
     retired = [entry.id for entry in knowledge.registry.retired()]

@@ -19,6 +19,7 @@ from inlay.engine.passes import Precision, pass_views
 from inlay.engine.step import chosen_pace
 from inlay.engine.world import World
 from inlay.errors import InlayError, Interrupted
+from inlay.exemplars import Exemplars
 from inlay.knowledge import Knowledge
 from inlay.methods import method
 from inlay.pipeline import Workshop, learn_base, learn_labelled, learn_stage
@@ -95,7 +96,12 @@ def rehearse_stage(
 
 
 def rehearse_labelled(
-    knowledge: Knowledge, images: Images, settings: Settings, device: torch.device, stopped: Path | None = None
+    knowledge: Knowledge,
+    images: Images,
+    settings: Settings,
+    device: torch.device,
+    stopped: Path | None = None,
+    exemplars: Exemplars | None = None,
 ) -> Rehearsal:
     """Take a few steps of a stage of labelled new classes.
 
@@ -105,13 +111,14 @@ def rehearse_labelled(
         settings: All settings of the stage.
         device: Where it is computed.
         stopped: Checkpoint of a stopped try at the stage, which is read and not changed.
+        exemplars: Images of old classes that were kept.
 
     Raises:
         InlayError: As for `inlay.pipeline.learn_labelled`, and if the checkpoint belongs to other work.
     """
 
     def learn(workshop: Workshop) -> None:
-        learn_labelled(knowledge, images, settings, workshop)
+        learn_labelled(knowledge, images, settings, workshop, exemplars)
 
     number = knowledge.record.index + 1
     return _rehearsed(learn, images, "labelled", number, len(images.class_names), device, stopped)

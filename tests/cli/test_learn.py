@@ -85,18 +85,27 @@ def test_a_rehearsal_names_the_kind_of_stage(inlay: Inlay, fitted: Path, five: P
 
 
 def test_the_page_runs_from_top_to_bottom(
-    inlay: Inlay, fitted: Path, five: Path, pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    inlay: Inlay,
+    fitted: Path,
+    five: Path,
+    pictures: Path,
+    quick: tuple[str, ...],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    for name, source in (("two-more", five), ("october", pictures / "flat"), ("test", pictures / "test")):
+    sources = {"labelled": pictures / "base", "two-more": five, "october": pictures / "flat", "test": pictures / "test"}
+    for name, source in sources.items():
         shutil.copytree(source, tmp_path / "photos" / name)
     fitted.rename("shop.inlay")
     page = PAGE.read_text(encoding="utf-8")
     commands = re.findall(r"^inlay (.+)$", page, flags=re.MULTILINE)
     assert commands.pop(0) == "fit photos/labelled --out shop.inlay"
     for command in commands:
-        said = inlay(*command.split())
+        said = inlay(*command.split(), *(("--backbone", "resnet8", *quick) if command.startswith("fit") else ()))
         assert said.returncode == 0, said.stderr
+    kept = library.load("kept.inlay", device="cpu").kept_beside
+    assert kept is not None and kept[1].class_count == 6
     [block] = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
     names: dict[str, Any] = {"inlay": library}
     exec(compile(block, "docs/labelled.md", "exec"), names)

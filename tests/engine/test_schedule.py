@@ -42,3 +42,7 @@ def test_step_decay_at_hand_computed_points(progress: float, factor: float) -> N
 
 def test_step_decay_without_decays() -> None:
     assert step_decay(1.0, ()) == 1.0
+
+
+def test_decays_by_another_factor() -> None:
+    assert [step_decay(progress, (0.5, 0.75), 0.2) for progress in (0.4, 0.6, 0.8)] == pytest.approx([1, 0.2, 0.04])

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from inlay.data import Stages, load
+from inlay.data import ImageSet, Stages, load
 from inlay.errors import InlayError
 
 __all__ = ["BENCHMARKS", "Benchmark", "benchmark"]
@@ -62,14 +62,11 @@ class Benchmark:
                 return root / place
         raise InlayError(f"{self.name} is not in '{root}'; put it there as one of: {', '.join(self.places)}.")
 
-    def stages(self, root: Path, steps: int, split_seed: int | None, together: bool = False) -> Stages:
-        """Read the images and cut them into stages.
+    def images(self, root: Path) -> tuple[ImageSet, ImageSet]:
+        """Read the training and the test images.
 
         Args:
             root: Folder that holds the data sets.
-            steps: Number of discovery stages.
-            split_seed: Seed by which classes are shuffled; None takes them in label order.
-            together: Make all classes, in the same order, one labelled base stage.
 
         Raises:
             InlayError: If the images are not there or are not those of this data set.
@@ -83,6 +80,21 @@ class Benchmark:
                 f"{self.name} has {self.classes} classes but '{path}' has {len(train.class_names)}; put the whole data "
                 f"set there."
             )
+        return train, test
+
+    def stages(self, root: Path, steps: int, split_seed: int | None, together: bool = False) -> Stages:
+        """Read the images and cut them into stages.
+
+        Args:
+            root: Folder that holds the data sets.
+            steps: Number of discovery stages.
+            split_seed: Seed by which classes are shuffled; None takes them in label order.
+            together: Make all classes, in the same order, one labelled base stage.
+
+        Raises:
+            InlayError: If the images are not there or are not those of this data set.
+        """
+        train, test = self.images(root)
         base, *novel = (self.classes,) if together else self.cut(steps)
         return Stages(train, test, base=base, novel=novel, split_seed=split_seed)
 

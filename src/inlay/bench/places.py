@@ -5,11 +5,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
-from inlay.bench.plan import Run
 from inlay.engine.checkpoint import writing
 
-__all__ = ["Places", "one_at_a_time"]
+__all__ = ["Labelled", "Places", "one_at_a_time"]
+
+
+class Labelled(Protocol):
+    """A run, which names its files."""
+
+    @property
+    def label(self) -> str:
+        """Name of the files of the run, without suffix."""
 
 
 @dataclass(frozen=True)
@@ -30,11 +38,11 @@ class Places:
     device: str = "auto"
     commit: str | None = None
 
-    def result(self, run: Run) -> Path:
+    def result(self, run: Labelled) -> Path:
         """Return the file of results of a run."""
         return self.out / f"{run.label}.json"
 
-    def log(self, run: Run) -> Path:
+    def log(self, run: Labelled) -> Path:
         """Return the file that takes what a run says."""
         return self.work / "logs" / f"{run.label}.log"
 

@@ -4,9 +4,10 @@ import os
 import platform
 import shutil
 import subprocess
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -25,16 +26,26 @@ from inlay.settings import Settings
 __all__ = [
     "DIAGNOSES",
     "METRICS",
+    "Repeatable",
     "commit_of",
     "finished_record",
     "hardware_of",
     "metrics_of",
     "new_record",
+    "origin_of",
     "sizes_of",
 ]
 
 DIAGNOSES = ("novel_head", "calibrated", "released", "tradeoff", "old_new")
 METRICS = ("old", "new", "all", "groups", "new_head", "old_head", "nmi", "ari")
+
+
+class Repeatable(Protocol):
+    """A run that can be made again."""
+
+    @property
+    def command(self) -> str:
+        """The command that repeats the run, without the folders of a machine."""
 
 
 def new_record(run: Run, settings: Settings, places: Places) -> dict[str, Any]:
@@ -61,6 +72,13 @@ def new_record(run: Run, settings: Settings, places: Places) -> dict[str, Any]:
         "seconds": {"base": None, "stages": []},
         "merge": None,
         "settings": changes_of(run),
+        **origin_of(run, places),
+    }
+
+
+def origin_of(run: Repeatable, places: Places) -> dict[str, Any]:
+    """Say on what, with what and when a run is made, and how to repeat it."""
+    return {
         "hardware": hardware_of(places.device),
         "versions": {"inlay": inlay.__version__, "torch": str(torch.__version__), "python": platform.python_version()},
         "commit": places.commit or commit_of(Path(__file__).parent),
@@ -69,18 +87,25 @@ def new_record(run: Run, settings: Settings, places: Places) -> dict[str, Any]:
     }
 
 
-def finished_record(run: Run, file: Path) -> dict[str, Any] | None:
+def _is_scored(record: Mapping[str, Any]) -> bool:
+    return record["metrics"]["all"] is not None
+
+
+def finished_record(
+    run: Repeatable, file: Path, is_finished: Callable[[Mapping[str, Any]], bool] = _is_scored
+) -> dict[str, Any] | None:
     """Return the record of a run that was finished earlier, or None.
 
     Args:
         run: The run.
         file: Its file of results.
+        is_finished: Whether a record is whole.
 
     Raises:
         InlayError: If the file holds the results of another run, or is damaged.
     """
     record = read_json(file) if file.exists() else None
-    if record is None or record["metrics"]["all"] is None:
+    if record is None or not is_finished(record):
         return None
     if record["command"] != run.command:
         raise InlayError(f"{file} holds the results of `{record['command']}`; pass --name or another --out.")

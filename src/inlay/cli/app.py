@@ -24,6 +24,7 @@ from inlay.cli.options import (
     Data,
     Device,
     DryRun,
+    Exemplars,
     Restart,
     Run,
     SkipBad,
@@ -99,6 +100,7 @@ def fit(
         typer.Option(help="Share of each class that is kept out of training; a tenth by default, or more of few."),
     ] = None,
     self_test: Annotated[bool, typer.Option(help="Hide some classes afterwards and find them again.")] = True,
+    exemplars: Exemplars = 0,
     device: Device = "auto",
     skip_bad: SkipBad = False,
     stream: Stream = None,
@@ -130,7 +132,9 @@ def fit(
         return
     if restart:
         learner.drop_progress()
-    record = learner.fit(data, held_out=held_out, self_test=self_test, skip_bad=skip_bad, stream=stream)
+    record = learner.fit(
+        data, held_out=held_out, self_test=self_test, exemplars=exemplars, skip_bad=skip_bad, stream=stream
+    )
     show_stage(learner, record)
     console.print(str(out))
 

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from inlay.cli.options import Changes, Data, Device, DryRun, Restart, Run, SkipBad, Stream, read_changes
+from inlay.cli.options import Changes, Data, Device, DryRun, Exemplars, Restart, Run, SkipBad, Stream, read_changes
 from inlay.cli.progress import TerminalProgress
 from inlay.cli.shown import console, show_rehearsal, show_stage
 from inlay.learner import Learner
@@ -19,6 +19,7 @@ def learn(
     max_forgetting: Annotated[
         float | None, typer.Option(help="Refuse the stage if accuracy on old classes would fall by more, such as 0.05.")
     ] = None,
+    exemplars: Exemplars = 0,
     changes: Changes = None,
     device: Device = "auto",
     skip_bad: SkipBad = False,
@@ -26,7 +27,7 @@ def learn(
     restart: Restart = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Learn new classes from labelled images; no image of an old class is needed.
+    """Learn new classes from labelled images; no image of an old class is needed, and those kept are used.
 
     Example: inlay learn shop.inlay photos/two-more-classes
     """
@@ -38,6 +39,13 @@ def learn(
         return
     if restart:
         learner.drop_progress()
-    record = learner.learn(data, held_out=held_out, max_forgetting=max_forgetting, skip_bad=skip_bad, stream=stream)
+    record = learner.learn(
+        data,
+        held_out=held_out,
+        max_forgetting=max_forgetting,
+        exemplars=exemplars,
+        skip_bad=skip_bad,
+        stream=stream,
+    )
     show_stage(learner, record)
     console.print(str(run))

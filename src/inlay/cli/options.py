@@ -25,6 +25,7 @@ __all__ = [
     "Data",
     "Device",
     "DryRun",
+    "Exemplars",
     "Restart",
     "Run",
     "SkipBad",
@@ -62,6 +63,9 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 DryRun = Annotated[
     bool,
     typer.Option("--dry-run", help="Take a few steps, print what the command would need, and write nothing."),
+]
+Exemplars = Annotated[
+    int, typer.Option(min=0, help="Images of each class to keep beside the run folder, for `inlay learn`.")
 ]
 Stream = Annotated[
     bool | None,

@@ -22,6 +22,7 @@ from inlay.learner import Learner
 from inlay.medoids import MEDOIDS
 from inlay.prediction import Prediction
 from inlay.rehearsal import Rehearsal
+from inlay.review.wording import counted
 
 __all__ = [
     "console",
@@ -52,8 +53,8 @@ def show_stage(learner: Learner, record: StageRecord) -> None:
             f"{found['neither']:,} are neither."
         )
     console.print(
-        f"Stage {record.index}: {len(record.class_names)} classes from {record.images:,} images in "
-        f"{record.seconds:.0f} s; {len(learner.classes)} classes in all."
+        f"Stage {record.index}: {counted(len(record.class_names), 'class', 'classes')} from "
+        f"{counted(record.images, 'image', 'images')} in {record.seconds:.0f} s; {len(learner.classes)} classes in all."
     )
     if record.merge is not None:
         console.print(
@@ -116,6 +117,12 @@ def show_knowledge(learner: Learner) -> None:
     )
     for line in _receipt(knowledge, learner.stages):
         console.print(line)
+    if learner.kept_beside is not None:
+        place, kept = learner.kept_beside
+        console.print(
+            f"Kept beside the run folder, in {place}: {len(kept):,} whole images of "
+            f"{kept.class_count:,} classes, as --exemplars asked; delete that folder to be rid of them."
+        )
 
 
 def show_prediction(found: Prediction, as_json: bool) -> None:
@@ -139,7 +146,8 @@ def csv_rows(path: Path) -> Iterator[Callable[[Prediction], None]]:
     """
     unfinished = path.with_name(f".{path.name}.unfinished")
     with writing(path):
-        file = open(unfinished, "w", newline="", encoding="utf-8")  # noqa: SIM115 - closed below, on each way out
+        unfinished.unlink(missing_ok=True)
+        file = open(unfinished, "x", newline="", encoding="utf-8")  # noqa: SIM115 - closed below, on each way out
     writer = csv.writer(file)
 
     def write(*values: object) -> None:

@@ -11,7 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from inlay.data.auto_augment import auto_augmented
 from inlay.data.draws import Draws
+from inlay.data.luminance import luminance
 from inlay.errors import InlayError
 
 __all__ = ["VIEWS", "Augmentation", "Fill", "augmentation"]
@@ -21,12 +23,10 @@ Fill = Literal["zero", "reflect"]
 _ASPECTS = (3 / 4, 4 / 3)
 _CROP_ATTEMPTS = 10
 _SIGMAS = (0.1, 2.0)
-# Weights of red, green and blue in luminance (ITU-R BT.601).
-_LUMINANCE = (0.299, 0.587, 0.114)
 
 # The largest value of each field that `scaled` multiplies.
 _LIMITS: Mapping[str, float] = {
-    **dict.fromkeys(("flip", "jitter_probability", "grey", "blur"), 1.0),
+    **dict.fromkeys(("flip", "jitter_probability", "grey", "blur", "auto"), 1.0),
     **dict.fromkeys(("rotate", "scale", "shear", "translate"), math.inf),
     **dict.fromkeys(("brightness", "contrast", "saturation"), math.inf),
     "hue": 0.5,
@@ -58,6 +58,9 @@ class Augmentation:
         grey: Probability that all channels become the luminance.
         blur: Probability of a Gaussian blur with a standard deviation from 0.1 to 2 pixels; the kernel covers
             about a tenth of the side and at least 3 pixels.
+        auto: Probability of a pair of steps of AutoAugment for CIFAR-10; see `auto_augmented`.
+        cutout: Side in pixels of a black square about a random pixel, cut off at the edges of the image (Cutout:
+            DeVries and Taylor, 2017).
 
     Raises:
         ValueError: A field is outside its range.
@@ -78,10 +81,14 @@ class Augmentation:
     jitter_probability: float = 1.0
     grey: float = 0.0
     blur: float = 0.0
+    auto: float = 0.0
+    cutout: int = 0
 
     def __post_init__(self) -> None:
-        if not isinstance(self.shift, int) or self.shift < 0:
-            raise ValueError(f"shift must be a whole number from 0; got {self.shift}")
+        for name in ("shift", "cutout"):
+            pixels = getattr(self, name)
+            if not isinstance(pixels, int) or pixels < 0:
+                raise ValueError(f"{name} must be a whole number from 0; got {pixels}")
         if self.fill not in ("zero", "reflect"):
             raise ValueError(f"fill must be 'zero' or 'reflect'; got {self.fill!r}")
         if self.crop is not None and not 0 < self.crop[0] <= self.crop[1] <= 1:
@@ -116,15 +123,19 @@ class Augmentation:
             chosen = _chosen(draws, self.jitter_probability, values)
             values = _blended(_jittered(values, draws, self), values, chosen)
         if self.grey:
-            values = _blended(values, _luminance(values), 1 - _chosen(draws, self.grey, values))
+            values = _blended(values, luminance(values), 1 - _chosen(draws, self.grey, values))
         if self.blur:
             chosen = _chosen(draws, self.blur, values)
             values = _blended(_blurred(values, draws.uniform(*_SIGMAS).to(values.dtype)), values, chosen)
+        if self.auto:
+            values = _blended(auto_augmented(values, draws), values, _chosen(draws, self.auto, values))
+        if self.cutout:
+            values = _cut_out(values, draws, self.cutout)
         layout = torch.channels_last if values.shape[1] > 1 else torch.contiguous_format
         return values.contiguous(memory_format=layout)
 
     def scaled(self, strength: float) -> Augmentation:
-        """A weaker version: all ranges and probabilities times a factor, `shift` rounded.
+        """A weaker version: all ranges and probabilities times a factor, `shift` and `cutout` rounded.
 
         The areas of `crop` move towards the whole image.
 
@@ -140,7 +151,8 @@ class Augmentation:
         crop = None
         if self.crop is not None and strength > 0:
             crop = (1 - strength + strength * self.crop[0], 1 - strength + strength * self.crop[1])
-        return replace(self, shift=round(self.shift * strength), crop=crop, **factors)
+        pixels = {name: round(getattr(self, name) * strength) for name in ("shift", "cutout")}
+        return replace(self, crop=crop, **pixels, **factors)
 
     @property
     def _affine(self) -> bool:
@@ -269,21 +281,13 @@ def _jittered(images: Tensor, draws: Draws, settings: Augmentation) -> Tensor:
     if settings.brightness:
         values = (values * factor(settings.brightness)).clamp_(0, 1)
     if settings.contrast:
-        mean = _luminance(values.mean(dim=(2, 3), keepdim=True))
+        mean = luminance(values.mean(dim=(2, 3), keepdim=True))
         values = _blended(values, mean, factor(settings.contrast)).clamp_(0, 1)
     if settings.saturation:
-        values = _blended(values, _luminance(values), factor(settings.saturation)).clamp_(0, 1)
+        values = _blended(values, luminance(values), factor(settings.saturation)).clamp_(0, 1)
     if settings.hue and values.shape[1] == 3:
         values = _turned_hue(values, _within(draws, settings.hue, values))
     return values
-
-
-def _luminance(images: Tensor) -> Tensor:
-    """The brightness of each pixel, [B, 1, H, W]."""
-    if images.shape[1] == 1:
-        return images
-    red, green, blue = images[:, :1], images[:, 1:2], images[:, 2:]
-    return (red * _LUMINANCE[0]).add_(green, alpha=_LUMINANCE[1]).add_(blue, alpha=_LUMINANCE[2])
 
 
 def _turned_hue(images: Tensor, turns: Tensor) -> Tensor:
@@ -314,13 +318,26 @@ def _blurred(images: Tensor, sigmas: Tensor) -> Tensor:
     return images
 
 
+def _cut_out(images: Tensor, draws: Draws, side: int) -> Tensor:
+    """Blacken a square of each image; of two middle pixels the lower right one is drawn."""
+    outside = []
+    for dim in (2, 3):
+        places = torch.arange(images.shape[dim], device=images.device)
+        away = places - draws.choice(images.shape[dim], 1)
+        outside.append((away < -(side // 2)) | (away >= side - side // 2))
+    return images * (outside[0][:, None, :, None] | outside[1][:, None, None])
+
+
 # The protocol takes "weak" for CIFAR-100 and base stages, "weak-reflect" for new classes of CIFAR-10 and
-# "weak-crop" for Tiny-ImageNet. "strong" is SimCLR's; "glyph" suits signs that a mirror would change.
+# "weak-crop" for Tiny-ImageNet; "weak-bright" is that of PODNet and its kin, "weak-auto" that of FOSTER. "strong" is
+# SimCLR's; "glyph" suits signs that a mirror would change.
 VIEWS: Mapping[str, Augmentation] = {
     "none": Augmentation(),
     "weak": Augmentation(shift=4, flip=0.5),
     "weak-reflect": Augmentation(shift=4, fill="reflect", flip=0.5),
     "weak-crop": Augmentation(crop=(0.5, 1.0), flip=0.5),
+    "weak-bright": Augmentation(shift=4, flip=0.5, brightness=63 / 255),
+    "weak-auto": Augmentation(shift=4, flip=0.5, brightness=63 / 255, auto=1.0, cutout=16),
     "strong": Augmentation(
         crop=(0.2, 1.0),
         flip=0.5,

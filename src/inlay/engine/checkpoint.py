@@ -33,6 +33,7 @@ __all__ = [
     "training_state",
     "write_json",
     "write_tensors",
+    "write_whole",
     "writing",
 ]
 
@@ -63,7 +64,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], facts: JsonObject) 
     apart = {
         name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()
     }
-    _write_whole(path, save(apart, metadata={_FACTS: header}))
+    write_whole(path, save(apart, metadata={_FACTS: header}))
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], JsonObject]:
@@ -100,7 +101,7 @@ def write_json(path: Path, value: Any) -> None:
         InlayError: If the file cannot be written; what was there before is untouched.
         ValueError: If the value holds a number that is not finite.
     """
-    _write_whole(path, (json.dumps(value, indent=1, allow_nan=False) + "\n").encode())
+    write_whole(path, (json.dumps(value, indent=1, allow_nan=False) + "\n").encode())
 
 
 def read_json(path: Path) -> Any:
@@ -255,7 +256,16 @@ def _facts(file: Any) -> JsonObject:
     return facts
 
 
-def _write_whole(path: Path, content: bytes) -> None:
+def write_whole(path: Path, content: bytes) -> None:
+    """Write one file, whole or not at all.
+
+    Args:
+        path: File to write or to replace.
+        content: Its bytes.
+
+    Raises:
+        InlayError: If the file cannot be written; what was there before is untouched.
+    """
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(_TOKEN_CHARACTERS // 2)}.tmp")
     with writing(path):
         remove_leftovers(path.parent, path.name)

@@ -15,7 +15,16 @@ from torch import Tensor
 from inlay.data.decode import decoding_threads
 from inlay.data.images import PixelReader
 
-__all__ = ["Feed", "HostPixels", "ResidentFeed", "StreamedFeed", "feed_of", "upload"]
+__all__ = [
+    "Feed",
+    "HostPixels",
+    "JoinedPixels",
+    "ResidentFeed",
+    "StreamedFeed",
+    "feed_of",
+    "joined_pixels",
+    "upload",
+]
 
 # Below this, handing a part to another thread costs as much as reading it.
 _FEWEST_IMAGES_PER_PART = 8
@@ -119,6 +128,48 @@ class HostPixels:
         """Copy some images: positions int64 [r] to uint8 [r, C, H, W]."""
         # Several threads read at a time, so each should be one: torch would start a team of threads for each.
         return torch.from_numpy(np.take(self.images.numpy(), indices.numpy(), axis=0))
+
+
+@dataclass(frozen=True, eq=False)
+class JoinedPixels:
+    """The pixels of two readers, one after the other.
+
+    Attributes:
+        first: Reader of images.
+        second: Reader of images of the same shape.
+    """
+
+    first: PixelReader
+    second: PixelReader
+
+    def __len__(self) -> int:
+        return len(self.first) + len(self.second)
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Channels, height and width of every image."""
+        return self.first.shape
+
+    def read(self, indices: Tensor) -> Tensor:
+        """Read some images: positions int64 [r] to uint8 [r, C, H, W]."""
+        images = torch.empty(len(indices), *self.shape, dtype=torch.uint8)
+        of_first = indices < len(self.first)
+        for reader, mine, offset in ((self.first, of_first, 0), (self.second, ~of_first, len(self.first))):
+            if bool(mine.any()):
+                images[mine] = reader.read(indices[mine] - offset)
+        return images
+
+
+def joined_pixels(first: Tensor | PixelReader, second: Tensor) -> Tensor | PixelReader:
+    """Return images followed by others: a tensor if the first ones are one, otherwise a reader.
+
+    Args:
+        first: uint8 [N, C, H, W], or a reader of images that are not in memory.
+        second: uint8 [M, C, H, W], on the CPU.
+    """
+    if isinstance(first, Tensor):
+        return torch.cat([first, second.to(first.device)])
+    return JoinedPixels(first, HostPixels(second))
 
 
 class StreamedFeed:

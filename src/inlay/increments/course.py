@@ -20,7 +20,7 @@ from inlay.knowledge import InputForm
 from inlay.pipeline import Workshop
 from inlay.settings import TrainingSettings
 
-__all__ = ["Course", "Standing", "next_stage"]
+__all__ = ["Course", "Standing", "after_stage", "next_stage", "stage_task"]
 
 
 class Course:
@@ -105,7 +105,7 @@ def next_stage(system: System, course: Course, before: Standing | None, seed: in
         InlayError: If training is stopped or diverges.
     """
     began = time.monotonic()
-    task = _task(system, course, before, seed, workshop.device)
+    task = stage_task(system, course, before, seed, workshop.device)
     learned = system.learn(task, _trainer(task, workshop))
     standing = after_stage(system, course, task, before, learned.classifier, time.monotonic() - began)
     difference = None if learned.merge is None else learned.merge.max_abs_diff
@@ -115,7 +115,16 @@ def next_stage(system: System, course: Course, before: Standing | None, seed: in
 def after_stage(
     system: System, course: Course, task: Increment, before: Standing | None, classifier: Classifier, seconds: float
 ) -> Standing:
-    """Measure what the next stage needs, and choose the images that are kept."""
+    """Measure what the next stage needs, and choose the images that are kept.
+
+    Args:
+        system: How the stage was learned.
+        course: The images.
+        task: The inputs of the stage.
+        before: What was known before it; None for the base stage.
+        classifier: What was learned.
+        seconds: Time that it took.
+    """
     rows = course.rows(task.index)
     memory = Memory() if before is None else before.memory
     new = task.of_new_classes()
@@ -124,7 +133,16 @@ def after_stage(
     return Standing(task.index, classifier, classifier, memory, system.describe(task, classifier), seconds)
 
 
-def _task(system: System, course: Course, before: Standing | None, seed: int, device: torch.device) -> Increment:
+def stage_task(system: System, course: Course, before: Standing | None, seed: int, device: torch.device) -> Increment:
+    """Return the inputs of the stage after another, or of the base stage.
+
+    Args:
+        system: How it is learned.
+        course: The images.
+        before: What is known; None begins.
+        seed: Seed of the run.
+        device: Where it is computed.
+    """
     index = 0 if before is None else before.index + 1
     # New images first, so that those of new classes stand in the order of the course.
     rows = torch.cat([course.rows(index), Memory().rows if before is None else before.memory.rows])

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from inlay.data.augment import augmentation
 from inlay.data.draws import Draws
@@ -13,7 +14,7 @@ from inlay.engine.passes import chosen_precision
 from inlay.increments.classifier import Classifier
 from inlay.increments.increment import Increment
 
-__all__ = ["Loss", "Outputs", "features_and_maps"]
+__all__ = ["Loss", "Outputs", "cross_entropy", "features_and_maps"]
 
 
 class Outputs:
@@ -68,6 +69,11 @@ class Outputs:
 
 Loss = Callable[[Outputs], Tensor]
 """From the outputs for a batch to a scalar."""
+
+
+def cross_entropy(outputs: Outputs) -> Tensor:
+    """Return the cross-entropy over all classes, a scalar."""
+    return functional.cross_entropy(outputs.scores, outputs.labels)
 
 
 def features_and_maps(network: nn.Module, inputs: Tensor, groups: tuple[str, ...]) -> tuple[Tensor, list[Tensor]]:

@@ -33,6 +33,9 @@ class IncrementWork(Work):
         super().__init__()
         self.classifier = classifier
         self._task, self._losses, self._groups = task, dict(losses), groups
+        if task.before is not None:
+            # Made now, as a compiled step could not make it.
+            _ = task.start
 
     def weights(self, progress: float) -> dict[str, float]:
         """Return the weights, which do not change."""

@@ -35,13 +35,15 @@ def settle_classifier(
         network: The merged network.
 
     Returns:
-        The joint head over O + K classes, their statistics, and the new class of each image, [N].
+        The joint head over O + K classes, their statistics, and the new class of each image of new classes, [N].
     """
     features = task.features(network)
-    assignments = task.labels
-    if assignments is None:
-        assignments = _assigned(task, model.novel_logits(features, task.old_classes))
     old = _moved(task, features) if task.settings.classifier.drift else task.statistics
+    if task.labels is None:
+        assignments = _assigned(task, model.novel_logits(features, task.old_classes))
+    else:
+        is_new = task.labels >= task.old_classes
+        features, assignments = features[is_new], task.labels[is_new] - task.old_classes
     kind = task.settings.replay.statistics
     new = class_statistics(features, assignments, task.classes, kind, allow_empty=True)
     if task.labels is not None:

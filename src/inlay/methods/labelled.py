@@ -16,7 +16,7 @@ def _cross_entropy(outputs: StageOutputs) -> Tensor:
     """Teach the joint head the given classes: the mean over both views of each image."""
     task = outputs.task
     assert task.labels is not None
-    labels = task.old_classes + task.labels[outputs.batch.indices]
+    labels = task.labels[outputs.batch.indices]
     # Given labels are sound, so unlike those that a stage makes up they may always teach the network.
     losses = [
         functional.cross_entropy(outputs.model.joint_logits(view), labels) for view in (outputs.first, outputs.second)

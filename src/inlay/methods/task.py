@@ -31,7 +31,8 @@ class StageTask:
         normalise: Turns images in 0..1 into the input of the network.
         settings: All settings of the run.
         seed: Seed of this stage.
-        labels: New class of each image, 0..K-1, int64 [N], on the same device; None if the classes are to be found.
+        labels: Class of each image among all O + K, int64 [N], on the same device; None if the classes are to be found.
+            Images of old classes, if some were kept, come after those of new ones.
     """
 
     network: nn.Module
@@ -80,7 +81,7 @@ class StageOutcome:
         network: The network for the next stage.
         head: Head over O + K classes: the joint head, or old and novel head side by side.
         statistics: Statistics of all O + K classes.
-        assignments: New class of each image, given or found, 0..K-1, [N].
+        assignments: New class of each image of new classes, given or found, 0..K-1, [N].
         merge: How exactly the branches were merged; None if there was nothing to merge.
         novel_head: The trained head over the new classes alone; None if the joint head played its part.
     """

@@ -126,7 +126,9 @@ def trunk_gate(settings: BranchSettings) -> Gate | None:
 
 def _targets(settings: BranchSettings) -> Targets:
     kinds = "all" if settings.kinds == ("all",) else settings.kinds or None
-    return Targets(include=settings.include or None, kinds=kinds, kernel=settings.kernel)
+    return Targets(
+        include=settings.include or None, kinds=kinds, kernel=settings.kernel, batch_norm=settings.batch_norm
+    )
 
 
 def close_trunk(trunk: nn.Module, probe: Tensor) -> tuple[nn.Module, MergeReport | None]:

@@ -42,7 +42,13 @@ def stage_headline(stage: DecidedStage, title: str) -> str:
     if "pile" in found:
         tiles.append(Tile("New images", f"{found['new']:,}", f"of {found['pile']:,} in the pile"))
     if "forgetting" in found:
-        tiles.append(Tile("Old classes", f"{-100 * found['forgetting']['drop']:+.1f}", "points of accuracy, estimated"))
+        tiles.append(
+            Tile(
+                "Old classes",
+                f"{round(-100 * found['forgetting']['drop'], 1) + 0:+.1f}",
+                "points of accuracy, estimated",
+            )
+        )
     return f'<header><h1>{escape(title)}</h1><p class="lead">{lead}</p>{tile_row(tiles)}</header>'
 
 

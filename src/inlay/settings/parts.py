@@ -104,6 +104,7 @@ class BranchSettings:
         kinds: Kinds of layer that get a branch: some of "conv-bn", "linear-bn", "mlp", "conv", "linear", or "all";
             empty means those that a norm can gate, the first three.
         kernel: "same" size as the layer (the paper), or "1x1" at its centre.
+        batch_norm: Whether the branch of a layer with batch norm has one of its own (the paper).
     """
 
     gate: str = "amm"
@@ -112,6 +113,7 @@ class BranchSettings:
     include: tuple[str, ...] = ()
     kinds: tuple[str, ...] = ()
     kernel: Literal["same", "1x1"] = "same"
+    batch_norm: bool = True
 
 
 @dataclass(frozen=True)

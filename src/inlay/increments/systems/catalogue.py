@@ -5,16 +5,31 @@ from typing import Literal
 
 from inlay.errors import InlayError
 from inlay.increments.increment import System
-from inlay.increments.systems import icarl
+from inlay.increments.systems import aanets, afc, der, dytox, foster, icarl, necil, podnet
 
 __all__ = ["FAIR", "PUBLISHED", "Table", "system"]
 
 Table = Literal["A", "B"]
 
-PUBLISHED: Mapping[str, System] = {entry.name: entry for entry in (icarl.PUBLISHED,)}
+PUBLISHED: Mapping[str, System] = {
+    entry.name: entry
+    for entry in (
+        icarl.PUBLISHED,
+        podnet.PUBLISHED,
+        afc.PUBLISHED,
+        necil.PUBLISHED,
+        dytox.PUBLISHED,
+        aanets.ICARL,
+        aanets.PODNET,
+        der.PUBLISHED,
+        foster.PUBLISHED,
+    )
+}
 """Systems in the setting of the literature: table A."""
 
-FAIR: Mapping[str, System] = {entry.name: entry for entry in (icarl.FAIR,)}
+FAIR: Mapping[str, System] = {
+    entry.name: entry for entry in (icarl.FAIR, podnet.FAIR, afc.FAIR, necil.FAIR, dytox.FAIR)
+}
 """Hosts of AMM under one protocol: table B."""
 
 

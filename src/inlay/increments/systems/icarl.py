@@ -1,18 +1,17 @@
 """iCaRL (Rebuffi et al., CVPR 2017): images kept of old classes, and distillation of what was said of them."""
 
 from torch import Tensor, nn
-from torch.nn import functional
 
 from inlay.engine.randomness import generator
 from inlay.heads import grow, linear
 from inlay.increments.icarl_loss import binary_loss, distilled_losses
 from inlay.increments.increment import Increment, System
-from inlay.increments.outputs import Loss, Outputs
+from inlay.increments.outputs import Loss, Outputs, cross_entropy
 from inlay.increments.recipe import Recipe
 from inlay.increments.single import SingleNetwork
 from inlay.settings import TrainingSettings
 
-__all__ = ["FAIR", "PUBLISHED"]
+__all__ = ["FAIR", "PUBLISHED", "distilled", "linear_head"]
 
 
 def linear_head(task: Increment) -> nn.Linear:
@@ -29,16 +28,13 @@ def _binary(outputs: Outputs) -> Tensor:
     return binary_loss(outputs.scores, outputs.labels, outputs.old_scores if outputs.task.index else None)
 
 
-def _cross_entropy(outputs: Outputs) -> Tensor:
-    return functional.cross_entropy(outputs.scores, outputs.labels)
-
-
 def _distillation(outputs: Outputs) -> Tensor:
     return distilled_losses(outputs.scores, outputs.labels, outputs.old_scores)["distillation"]
 
 
-def _distilled(task: Increment) -> dict[str, tuple[float, Loss]]:
-    losses: dict[str, tuple[float, Loss]] = {"cross-entropy": (1.0, _cross_entropy)}
+def distilled(task: Increment) -> dict[str, tuple[float, Loss]]:
+    """Return weight and loss by name: cross-entropy over all classes and, in later stages, distillation of old ones."""
+    losses: dict[str, tuple[float, Loss]] = {"cross-entropy": (1.0, cross_entropy)}
     return {**losses, "distillation": (1.0, _distillation)} if task.index else losses
 
 
@@ -65,6 +61,6 @@ FAIR = System(
     name="icarl",
     summary="cross-entropy over all classes and distillation of the old ones",
     recipe=Recipe(base=_DISTILLED_TRAINING, stage=_DISTILLED_TRAINING),
-    learn=SingleNetwork(linear_head, _distilled),
+    learn=SingleNetwork(linear_head, distilled),
     base="cross-entropy",
 )

@@ -1,0 +1,6 @@
+"""Table 2: systems that learn labelled classes stage by stage, and AMM as a plug-in for them."""
+
+from inlay.bench.table2.measurement import measure
+from inlay.bench.table2.plan import CONTROLS, Choice, Run, table2
+
+__all__ = ["CONTROLS", "Choice", "Run", "measure", "table2"]

@@ -1,0 +1,33 @@
+"""Heads that take over what another one knows, over more features and more classes."""
+
+import torch
+from torch import nn
+
+from inlay.heads import linear
+
+__all__ = ["widened"]
+
+
+def widened(head: nn.Linear, features: int, classes: int, generator: torch.Generator) -> nn.Linear:
+    """Return a head over further features and classes that scores the old classes as before.
+
+    Old weights and biases are copied, the weights of old classes on new features are 0. The weights of new classes are
+    random, their biases 0.
+
+    Args:
+        head: Head with biases over D features and O classes; it is not changed.
+        features: Number of features that come after the old ones.
+        classes: Number of classes that come after the old ones.
+        generator: Source of the new weights.
+
+    Returns:
+        A head that can be trained, with the type and on the device of the old one.
+    """
+    old, size = head.weight.shape
+    wider = linear(size + features, old + classes, generator).to(head.weight)
+    with torch.no_grad():
+        wider.weight[:old] = 0
+        wider.weight[:old, :size] = head.weight
+        wider.bias.zero_()
+        wider.bias[:old] = head.bias
+    return wider

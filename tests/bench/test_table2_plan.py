@@ -1,0 +1,96 @@
+import dataclasses
+import json
+
+import pytest
+
+from inlay.bench.table2 import Choice, Run, table2
+from inlay.errors import InlayError
+from inlay.increments.systems.catalogue import FAIR, PUBLISHED
+
+FIVE = ["full", "frozen", "imm", "constant", "amm"]
+
+
+def test_table_a_has_every_system_as_it_was_published() -> None:
+    runs = table2(Choice("A"))
+    assert {run.method for run in runs} == set(PUBLISHED)
+    assert {run.stages for run in runs} == {10, 25}
+    assert all(run.system.recipe == PUBLISHED[run.method].recipe for run in runs)
+    orders = {run.method: run.order for run in runs}
+    assert (orders["icarl"], orders["podnet"], orders["necil"]) == ("icarl-1993", "icarl-1993", "natural")
+
+
+def test_amm_is_a_control_of_its_host() -> None:
+    (run,) = table2(Choice("A", ("icarl+amm",), (10,)))
+    assert (run.method, run.control) == ("icarl", "amm")
+    assert run.system.recipe == PUBLISHED["icarl"].recipe.changed({"branch.gate": "amm"})
+
+
+def test_table_b_has_all_controls_of_every_host_in_three_orders() -> None:
+    runs = table2(Choice("B", stages=(25,)))
+    assert {run.method for run in runs} == set(FAIR)
+    for name in FAIR:
+        found = [(run.control, run.order) for run in runs if run.method == name]
+        wanted = [*FIVE, "adapters"] if name == "necil" else FIVE
+        assert found == [(control, order) for control in wanted for order in ("numpy-1993", "icarl-1993", "podnet-2")]
+
+
+@pytest.mark.parametrize("control", [*FIVE, "adapters"])
+def test_a_control_changes_what_is_trained_and_nothing_else(control: str) -> None:
+    (run,) = table2(Choice("B", ("necil",), (10,), ("natural",), (control,)))
+    recipe, own = run.system.recipe, FAIR["necil"].recipe
+    assert dataclasses.replace(recipe, branch=own.branch) == own
+    assert recipe.branch.gate == ("imm" if control == "adapters" else control)
+    assert (recipe.branch.kernel, recipe.branch.batch_norm) == (
+        ("1x1", False) if control == "adapters" else ("same", True)
+    )
+
+
+@pytest.mark.parametrize(
+    ("base", "stages", "cut"), [(50, 10, (50, *[5] * 10)), (50, 25, (50, *[2] * 25)), (0, 10, (10,) * 10)]
+)
+def test_classes_are_cut_evenly(base: int, stages: int, cut: tuple[int, ...]) -> None:
+    assert Run("icarl", "A", "plain", stages, "natural", base).cut == cut
+
+
+def test_the_command_repeats_the_run() -> None:
+    plain, amm = table2(Choice("A", ("icarl", "icarl+amm"), (10,)))
+    assert plain.command == "inlay bench table2 --data ROOT --table A --methods icarl --stages 10 --orders icarl-1993"
+    assert amm.command == (
+        "inlay bench table2 --data ROOT --table A --methods icarl --controls amm --stages 10 --orders icarl-1993"
+    )
+    run = Run("podnet", "B", "full", 5, "natural", 0, 3, "cifar10", {"stage.epochs": "2", "base.epochs": "1"}, "my run")
+    assert run.command == (
+        "inlay bench table2 --data ROOT --table B --methods podnet --controls full --stages 5 --orders natural "
+        "--base-classes 0 --seed 3 --dataset cifar10 --name 'my run' --set base.epochs=1 --set stage.epochs=2"
+    )
+    again = Choice("B", ("podnet",), (5,), ("natural",), ("full",), 0, 3, "cifar10", run.changes, "my run")
+    assert table2(again) == [run]
+
+
+def test_labels_tell_runs_apart() -> None:
+    equal = Choice("A", ("icarl",), (10,), base_classes=0)
+    runs = [run for choice in (Choice("A"), Choice("B"), equal) for run in table2(choice)]
+    labels = [run.label for run in runs]
+    assert len(set(labels)) == len(labels)
+    assert "cifar100-B-icarl+amm-b50-25-podnet-2-seed0" in labels
+
+
+def test_a_run_comes_back_from_json() -> None:
+    run = Run("podnet", "B", "full", 5, "natural", 0, 3, "cifar10", {"stage.epochs": "2"}, "x")
+    assert Run.from_json(json.loads(json.dumps(run.to_json()))) == run
+
+
+@pytest.mark.parametrize(
+    ("choice", "complaint"),
+    [
+        (Choice("B", ("foster",)), "There is no method 'foster' in table B; choose from: icarl"),
+        (Choice("A", ("icarl+aanets",), controls=("amm",)), r"icarl\+aanets has no controls"),
+        (Choice("A", ("icarl+amm",), controls=("amm",)), r"icarl\+amm is a control itself; write icarl"),
+        (Choice("A", ("icarl", "podnet"), name="x"), "--name is for one method"),
+        (Choice("A", ("icarl",), (7,)), "50 classes beyond a base of 50 cannot be cut evenly into 7 stages"),
+        (Choice("A", ("icarl",), (10,), base_classes=100), "0 classes beyond a base of 100"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(choice: Choice, complaint: str) -> None:
+    with pytest.raises(InlayError, match=complaint):
+        table2(choice)
