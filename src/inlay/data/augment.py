@@ -329,14 +329,15 @@ def _cut_out(images: Tensor, draws: Draws, side: int) -> Tensor:
 
 
 # The protocol takes "weak" for CIFAR-100 and base stages, "weak-reflect" for new classes of CIFAR-10 and
-# "weak-crop" for Tiny-ImageNet; "weak-bright" is that of PODNet and its kin, "weak-auto" that of FOSTER. "strong" is
-# SimCLR's; "glyph" suits signs that a mirror would change.
+# "weak-crop" for Tiny-ImageNet; "weak-bright" is that of PODNet and its kin, "weak-auto" that of FOSTER, "weak-policy"
+# comes near to that of DyTox. "strong" is SimCLR's; "glyph" suits signs that a mirror would change.
 VIEWS: Mapping[str, Augmentation] = {
     "none": Augmentation(),
     "weak": Augmentation(shift=4, flip=0.5),
     "weak-reflect": Augmentation(shift=4, fill="reflect", flip=0.5),
     "weak-crop": Augmentation(crop=(0.5, 1.0), flip=0.5),
     "weak-bright": Augmentation(shift=4, flip=0.5, brightness=63 / 255),
+    "weak-policy": Augmentation(shift=4, flip=0.5, auto=1.0),
     "weak-auto": Augmentation(shift=4, flip=0.5, brightness=63 / 255, auto=1.0, cutout=16),
     "strong": Augmentation(
         crop=(0.2, 1.0),

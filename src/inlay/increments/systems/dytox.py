@@ -154,13 +154,13 @@ _TRAINING = TrainingSettings(
 # Without steps a constant rate.
 _TUNING = replace(_TRAINING, epochs=20, learning_rate=2.5e-5, schedule="step", warm_up=0.0)
 
-# Of the views there are, "strong" comes nearest to the RandAugment of the paper.
+# The policy of AutoAugment, from which the RandAugment of the paper takes its operations.
 PUBLISHED = System(
     name="dytox+",
     summary="a transformer with a token and a head for each task, trained on blends of images",
     recipe=Recipe(
         backbone="dytox",
-        view="strong",
+        view="weak-policy",
         base=_TRAINING,
         stage=_TRAINING,
         tuning=_TUNING,
