@@ -20,7 +20,7 @@ types: $(READY)
 
 # Two workers with one thread each: more threads than cores make small tensors many times slower.
 tests: $(READY) browser
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 # The review page is tested in Chromium. CI gets it here; elsewhere these tests say how to install it.
 CHROMIUM := $(shell command -v chromium || command -v chromium-browser || command -v google-chrome)

@@ -10,11 +10,11 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import inlay
 from inlay.errors import InlayError
-from inlay.estimator import InlayClassifier, NotSupportedYetError, RefusedInputError, _laid_out
+from inlay.estimator import InlayClassifier, RefusedInputError, _laid_out
 from tiny_digits import QUICK, digits
 
 NOT_PASSED = {
-    "check_fit_score_takes_y": "after fit, partial_fit takes unlabelled samples: labelled classes cannot be added yet",
+    "check_fit_score_takes_y": "after fit, partial_fit takes samples of new classes; those of known ones are refused",
     "check_array_api_input": "run by scikit-learn only where SCIPY_ARRAY_API is set; samples are read as NumPy arrays",
 }
 
@@ -67,6 +67,17 @@ def test_names_stay_names_and_a_first_partial_fit_is_a_fit() -> None:
     np.testing.assert_array_equal(again.predict_proba(colour), found.predict_proba(colour))
 
 
+def test_labels_of_new_classes_are_learned_between_discoveries() -> None:
+    images, labels = _arrays("4", "5", "6")
+    more, its_labels = _arrays("8", "1")
+    found = _quick().fit(images, labels).partial_fit(_arrays("2", "3")[0], n_new=2)
+    assert found.partial_fit(more, 10 * its_labels).classes_.tolist() == [4, 5, 6, 7, 8, 10, 80]
+    assert [record.kind for record in found.learner_.stages] == ["base", "novel", "labelled"]
+    assert found.partial_fit(_arrays("0", "7")[0], n_new=2).classes_.tolist() == [4, 5, 6, 7, 8, 10, 80, 81, 82]
+    assert found.predict_proba(more).shape == (80, 9)
+    assert set(found.predict(more)) <= set(found.classes_.tolist())
+
+
 def test_new_classes_in_features() -> None:
     samples = np.random.default_rng(0).normal(size=(90, 5)) + 20 * np.repeat(np.eye(3, 5), 30, axis=0)
     labels = np.repeat([0.0, 1.0, 2.0], 30)
@@ -107,15 +118,16 @@ def test_refusals() -> None:
     with pytest.raises(RefusedInputError, match=r"floats outside 0\.\.1; scale them to 0\.\.1 or pass"):
         _quick().fit(images * 1.0, labels)
     fitted = _quick().fit(images, labels)
-    with pytest.raises(NotSupportedYetError, match=r"leave y out to discover new ones\.$"):
-        fitted.partial_fit(images, labels)
+    with pytest.raises(RefusedInputError, match=r"The class 1 is known already, .* of new classes alone\.$"):
+        fitted.partial_fit(images, np.where(labels == 0, 5, labels))
+    assert fitted.classes_.tolist() == [0, 1]
     with pytest.raises(RefusedInputError, match="Finding 99 new classes needs more than 99 images"):
         fitted.partial_fit(images, n_new=99)
     with pytest.raises(RefusedInputError, match=r"shape \[8, 7\], but those of fit had \[8, 8\]"):
         fitted.predict(images[:, :, :7])
     with pytest.raises(ValueError, match="NaN"):
         fitted.predict(np.full((2, 8, 8), np.nan))
-    assert issubclass(RefusedInputError, InlayError) and issubclass(NotSupportedYetError, InlayError)
+    assert issubclass(RefusedInputError, InlayError)
 
 
 def test_it_is_found_in_the_package() -> None:

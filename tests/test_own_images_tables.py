@@ -67,6 +67,28 @@ def test_a_stage_that_found_nothing_counts_as_wrong(tmp_path: Path) -> None:
     assert _cells(foreign)["neither"] == "75.0 ± 0.0"
 
 
+def test_a_walk_shows_counts_scores_and_times(tmp_path: Path) -> None:
+    stage = {"truth": 10, "estimate": 9, "low": 7, "high": 12, "pile": 7000, "known": 1900, "new": 5000, "neither": 100}
+    stage["scores"] = {"old": 0.7, "new": 0.55, "all": 0.66}  # type: ignore[assignment]
+    commands: dict[str, float] = {
+        "doctor labelled": 3,
+        "fit labelled --out shop.inlay": 120,
+        "discover shop.inlay pile-1": 31,
+    }
+    commands |= {"discover shop.inlay pile-2 --device cuda": 32.4, "predict shop.inlay test --csv test.csv": 5}
+    steps = [{"command": f"inlay {words}", "seconds": seconds} for words, seconds in commands.items()]
+    record = {**COMMON, "part": "walk", "images": {"labelled": 36000, "test": 10000}, "steps": steps, "stages": [stage]}
+    (tmp_path / "walk-cifar10.json").write_text(json.dumps(record), encoding="utf-8")
+    title, _, found, _, times, _ = tables.sections(tmp_path)
+    assert title == "## The whole walk on folders"
+    row = _cells(found)
+    assert (row["new classes"], row["estimate"], row["interval"], row["known"]) == ("10", "9", "7–12", "1,900")
+    assert (row["Old"], row["New"], row["All"]) == ("70.0", "55.0", "66.0")
+    taken = _cells(times)
+    assert (taken["images to fit"], taken["fit"], taken["second discover"]) == ("36,000", "120 s", "32 s")
+    assert taken["predictions per second"] == "2,000"
+
+
 def test_forgetting_shows_estimate_and_truth(tmp_path: Path) -> None:
     runs = [
         {"estimate": 0.05, "uncorrected": 0.03, "truth": 0.07},

@@ -17,7 +17,7 @@ from inlay.data import ImageSet
 from inlay.errors import InlayError, Interrupted
 from inlay.learner import Learner
 
-__all__ = ["InlayClassifier", "NotSupportedYetError", "RefusedInputError"]
+__all__ = ["InlayClassifier", "RefusedInputError"]
 
 _Array = npt.NDArray[Any]
 
@@ -31,12 +31,8 @@ class RefusedInputError(InlayError, ValueError):
     """Data that cannot be learned from or classified, as scikit-learn expects to hear of it."""
 
 
-class NotSupportedYetError(InlayError, NotImplementedError):
-    """Something that an estimator may be asked for and this one cannot do."""
-
-
 class InlayClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
-    """Learns labelled classes with `fit`, then finds new ones in unlabelled samples with `partial_fit`.
+    """Learns labelled classes with `fit`, then new ones with `partial_fit`: those of labels, or those it finds.
 
     Samples are images, [N, H, W] or [N, H, W, C] in uint8 or in floats from 0 to 1, or any features [N, D]. Features
     are standardised and laid out as a grey image, each a square of its own.
@@ -50,8 +46,8 @@ class InlayClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         device: "cpu", "cuda" or "auto".
 
     Attributes:
-        classes_: Labels in the order of the columns of `predict_proba`. Discovered classes follow those of `fit`: as
-            the next numbers where labels are numbers, else by their names in the learner.
+        classes_: Labels in the order of the columns of `predict_proba`. New classes follow those of `fit`; discovered
+            ones as the next numbers where labels are numbers, else by their names in the learner.
         learner_: The learner, with all that is not an estimator's: `save`, `export`, `rollback`.
         sample_shape_: Shape of a sample.
         n_features_in_: Length of its first dimension, which is the number of features [N, D].
@@ -115,24 +111,23 @@ class InlayClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         *,
         classes: Any = None,
     ) -> Self:
-        """Find new classes in unlabelled samples and learn them; a first call with labels is a `fit`.
+        """Learn new classes: those of the labels or, without labels, those found; a first call with labels is a `fit`.
 
         Args:
             X: Samples of the shape that was fitted.
-            y: Labels, in the first call only.
-            n_new: Number of new classes in the samples; estimated by default.
+            y: Their labels, none of them known; None finds new classes.
+            n_new: Number of new classes in samples without labels; estimated by default.
             classes: All labels of the first call, as scikit-learn gives them; those in `y` by default.
 
         Raises:
             NotFittedError: If nothing was fitted yet and there are no labels.
-            NotSupportedYetError: If labels are given later on.
-            ValueError: If the samples are not fit for it.
+            ValueError: If the samples are not fit for it, or a label is known.
         """
         if not hasattr(self, "learner_"):
             return self._first_fit(X, y, classes)
-        X = self._checked(X)
         if y is not None:
-            raise NotSupportedYetError("Labelled classes cannot be added after fit; leave y out to discover new ones.")
+            return self._learn(X, y)
+        X = self._checked(X)
         with _refusals_for_scikit_learn():
             self.learner_.discover(self._images(X), n_new)
         names = self.learner_.classes.names[len(self.classes_) :]
@@ -165,6 +160,22 @@ class InlayClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         if missing:
             raise RefusedInputError(f"There is no sample of the class {missing[0]!r}; give some, or leave it out.")
         return self.fit(X, y)
+
+    def _learn(self, X: Any, y: Any) -> Self:
+        """Learn new classes that come with labels."""
+        X, y = validate_data(self, X, y, allow_nd=True, reset=False)
+        X = self._checked(X)
+        classes, indices = np.unique(y, return_inverse=True)
+        known = np.intersect1d(classes, self.classes_).tolist()
+        if known:
+            raise RefusedInputError(
+                f"The class {known[0]!r} is known already, and samples of known classes are not learned again; give "
+                f"samples of new classes alone."
+            )
+        with _refusals_for_scikit_learn():
+            self.learner_.learn(self._images(X, indices, [str(label) for label in classes]))
+        self.classes_ = np.concatenate([self.classes_, classes])
+        return self
 
     def _changes(self) -> dict[str, Any]:
         epochs = {} if self.epochs is None else {f"{part}training.epochs": self.epochs for part in ("", "base.")}

@@ -4,7 +4,6 @@ import dataclasses
 from collections.abc import Sequence
 
 import torch
-from sklearn.metrics import roc_auc_score
 from torch import Tensor, nn
 
 from inlay.calibration import HiddenTrial
@@ -102,6 +101,8 @@ def hide_and_find(
     images = labelled.select(places[taken]).without_labels()
     after = learn_stage(known, images, min(count.estimate, len(images) - 1), settings, workshop)
     truth = is_hidden[places]
+    from sklearn.metrics import roc_auc_score  # takes seconds to import, so only when it is needed
+
     return HiddenTrial(
         hidden=tuple(hidden),
         estimate=count.estimate,

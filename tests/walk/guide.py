@@ -21,7 +21,7 @@ import pytest
 import inlay
 from inlay.cli import main
 
-__all__ = ["COMMANDS", "GUIDE", "Walk", "commands_of"]
+__all__ = ["COMMANDS", "GUIDE", "LEARN", "Walk", "commands_of"]
 
 GUIDE = Path(__file__).parents[2] / "docs" / "own-images.md"
 
@@ -35,6 +35,7 @@ COMMANDS = (
     "inlay export shop.inlay --onnx shop.onnx",
     "inlay rollback shop.inlay --to 1",
 )
+LEARN = "inlay learn shop.inlay sorted/"
 
 
 def commands_of(page: str) -> list[str]:

@@ -34,7 +34,7 @@ _FILES = {
 # Height and width of the files, so that they have to be scaled and cropped when they are read.
 _SIZES = ((48, 64), (64, 64), (64, 96), (90, 60), (80, 80), (52, 70))
 _SHARE = (0.45, 0.75)
-_LABELLED_EACH, _NEW_EACH, _OLD_EACH, _TO_NAME_EACH = 50, 27, 6, 5
+_LABELLED_EACH, _NEW_EACH, _OLD_EACH, _TO_NAME_EACH, _SORTED_EACH = 50, 27, 6, 5, 12
 # What a camera that is held upright writes: the pixels lie on their side, and this says so.
 _TURNED_RIGHT = 6
 
@@ -44,7 +44,7 @@ class Photographs:
     """Folders of crops.
 
     Attributes:
-        folder: Holds `photos/labelled`, `photos/2026-10`, `photos/2026-11` and `new`.
+        folder: Holds `photos/labelled`, `photos/2026-10`, `photos/2026-11`, `new` and `sorted`.
         kinds: The kind of each unlabelled file, by its path below the folder.
         broken: A file that is no image.
     """
@@ -59,7 +59,10 @@ class Photographs:
 
 
 def write_photographs(folder: Path, seed: int = 0) -> Photographs:
-    """Write labelled kinds, two months of unlabelled photographs with old and new kinds, and new ones to name."""
+    """Write labelled kinds, two months of unlabelled photographs with old and new kinds, and new ones to name.
+
+    A few photographs of the new kinds of the second month are there with labels as well.
+    """
     randomness = np.random.default_rng(seed)
     written = Photographs(folder)
     for kind in LABELLED:
@@ -77,6 +80,9 @@ def write_photographs(folder: Path, seed: int = 0) -> Photographs:
         path = Path("new", f"{len(written.of('new')):03d}.jpg")
         _write(folder / path, _crop(kind, randomness), number)
         written.kinds[str(path)] = kind
+    for kind in NOVEMBER:
+        for number in range(_SORTED_EACH):
+            _write(folder / "sorted" / kind / _name(number), _crop(kind, randomness), number)
     written.broken = folder / "photos/2026-10/IMG_9999.jpg"
     written.broken.write_bytes((folder / next(iter(written.of("new")))).read_bytes()[:200])
     return written

@@ -12,7 +12,7 @@ import torch
 import inlay
 from inlay.data import load
 from inlay.evaluation.kmeans import kmeans_baseline
-from walk.guide import COMMANDS, GUIDE, Walk, commands_of
+from walk.guide import COMMANDS, GUIDE, LEARN, Walk, commands_of
 from walk.photographs import LABELLED, NOVEMBER, OCTOBER, Photographs, write_photographs
 
 DOCTOR, FIT, FIRST, REVIEW, SECOND, PREDICT, EXPORT, ROLLBACK = COMMANDS
@@ -35,7 +35,7 @@ def broken(photographs: Photographs) -> str:
 @pytest.fixture(scope="module")
 def walk(photographs: Photographs, broken: str) -> Walk:
     walk = Walk(photographs.folder)
-    for command in COMMANDS:
+    for command in (*COMMANDS, LEARN):
         said = walk.take(command)
         assert said.returncode == 0, said.stderr
     return walk
@@ -52,7 +52,7 @@ def named(walk: Walk, photographs: Photographs) -> dict[str, Counter[str]]:
 
 
 def test_the_guide_shows_these_commands() -> None:
-    assert tuple(commands_of(GUIDE.read_text(encoding="utf-8"))) == COMMANDS
+    assert tuple(commands_of(GUIDE.read_text(encoding="utf-8"))) == (*COMMANDS, LEARN)
 
 
 def test_doctor_finds_the_broken_file_and_what_is_there(broken: str, walk: Walk, photographs: Photographs) -> None:
@@ -140,6 +140,17 @@ def test_rollback_brings_the_classes_of_stage_1_back(walk: Walk) -> None:
     assert len(walk.registries[SECOND]["classes"]) == len(LABELLED) + len(OCTOBER) + len(NOVEMBER)
     assert walk.registries[ROLLBACK] == walk.registries[REVIEW] == walk.registries[FIRST]
     assert "Dropped stage 2: 2 classes (new-2.1, new-2.2)." in walk.said[ROLLBACK].stdout
+
+
+def test_kinds_that_were_sorted_by_hand_are_learned_under_their_names(walk: Walk, photographs: Photographs) -> None:
+    learner = inlay.load(walk.folder / "shop.inlay")
+    assert [record.kind for record in learner.stages] == ["base", "novel", "labelled"]
+    assert learner.classes.names[-2:] == NOVEMBER
+    files = photographs.of("new")
+    found = [prediction.name for prediction in learner.predict([photographs.folder / path for path in files])]
+    for kinds in (LABELLED, NOVEMBER):
+        own = [name == kind for name, kind in zip(found, files.values(), strict=True) if kind in kinds]
+        assert sum(own) >= 0.8 * len(own)
 
 
 def test_the_photographs_are_the_same_each_time(photographs: Photographs, walk: Walk, tmp_path: Path) -> None:

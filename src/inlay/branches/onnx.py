@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.export import Dim
 
 from inlay.branches.checks import check_finite
 from inlay.branches.comparison import Difference, difference, full_precision_outputs
@@ -187,7 +186,7 @@ def _exported(
     if dynamic_batch:
         # A size of 1 would be taken for a constant.
         tensors = tuple(tensor if len(tensor) > 1 else torch.cat([tensor, tensor]) for tensor in tensors)
-        shapes = (tuple({0: Dim("batch")} for _ in tensors),)
+        shapes = (tuple({0: torch.export.Dim("batch")} for _ in tensors),)
     try:
         # With gradients, the exporter chooses attention kernels that it cannot express.
         with torch.no_grad(), _quiet():

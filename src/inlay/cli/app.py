@@ -11,11 +11,12 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from inlay.choice import choose_network, choose_share
+from inlay import __version__
 from inlay.cli import bench
 from inlay.cli.backbones import backbones
 from inlay.cli.doctor import doctor
 from inlay.cli.export import export
+from inlay.cli.fit import fit
 from inlay.cli.learn import learn
 from inlay.cli.options import (
     AsJson,
@@ -24,7 +25,6 @@ from inlay.cli.options import (
     Data,
     Device,
     DryRun,
-    Exemplars,
     Restart,
     Run,
     SkipBad,
@@ -52,8 +52,6 @@ from inlay.cli.shown import (
 )
 from inlay.data import ImageSet
 from inlay.data.listing import Listing
-from inlay.data.source import measure
-from inlay.engine.device import find_device
 from inlay.engine.world import World
 from inlay.errors import FailedElsewhereError, InlayError, Interrupted
 from inlay.evaluation import score_file
@@ -68,9 +66,27 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+
+def _tell_version(asked: bool) -> None:
+    if asked:
+        console.print(f"inlay {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _before_any_command(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_tell_version, is_eager=True, help="Say which version this is.")
+    ] = False,
+) -> None:
+    """Teach an image classifier new classes from unlabelled images."""
+
+
 app.add_typer(bench.app, name="bench")
 app.command()(backbones)
 app.command()(doctor)
+app.command()(fit)
 app.command()(export)
 app.command()(learn)
 app.command()(report)
@@ -80,63 +96,6 @@ app.command()(serve)
 # A process that fails like the main one is ended within this time, and need not say why.
 _SECONDS_FOR_THE_MAIN_PROCESS = 5.0
 _FILES_AT_ONCE = 256
-
-
-@app.command()
-def fit(
-    data: Data,
-    out: Annotated[Path, typer.Option(help="Run folder to make.", show_default=False)],
-    backbone: Annotated[
-        str | None, typer.Option(help="Network, see `inlay backbones`; by default one that suits images and machine.")
-    ] = None,
-    preset: Annotated[str, typer.Option(help="Settings to start from: inlay or paper.")] = "inlay",
-    changes: Changes = None,
-    seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
-    size: Annotated[
-        int | None, typer.Option(help="Side of the images; by default that of the data, or of a pretrained network.")
-    ] = None,
-    held_out: Annotated[
-        float | None,
-        typer.Option(help="Share of each class that is kept out of training; a tenth by default, or more of few."),
-    ] = None,
-    self_test: Annotated[bool, typer.Option(help="Hide some classes afterwards and find them again.")] = True,
-    exemplars: Exemplars = 0,
-    device: Device = "auto",
-    skip_bad: SkipBad = False,
-    stream: Stream = None,
-    restart: Restart = False,
-    dry_run: DryRun = False,
-) -> None:
-    """Learn labelled base classes.
-
-    Example: inlay fit photos/labelled --out shop.inlay
-    """
-    progress, settings = TerminalProgress(console), read_changes(changes)
-    reason = None
-    if backbone is None or held_out is None:
-        measured = measure(data)
-        held_out = choose_share(measured.images) if held_out is None else held_out
-    if backbone is None:
-        target = measured.size if size is None else (size, size)
-        choice = choose_network(target, measured.channels, find_device(device), published=preset != "inlay")
-        backbone, size, reason = choice.backbone, size or choice.side, choice.reason
-        settings = {**choice.changes, **settings}
-    learner = Learner(
-        backbone, preset=preset, settings=settings, seed=seed, size=size, device=device, run=out, progress=progress
-    )
-    if reason is not None:
-        progress.note(reason)
-    if dry_run:
-        options = {"held_out": held_out, "skip_bad": skip_bad, "stream": stream, "restart": restart}
-        show_rehearsal(learner.rehearse_fit(data, **options))  # type: ignore[arg-type]
-        return
-    if restart:
-        learner.drop_progress()
-    record = learner.fit(
-        data, held_out=held_out, self_test=self_test, exemplars=exemplars, skip_bad=skip_bad, stream=stream
-    )
-    show_stage(learner, record)
-    console.print(str(out))
 
 
 @app.command()

@@ -7,7 +7,6 @@ from itertools import combinations
 import numpy as np
 import torch
 import torch.nn.functional as F
-from sklearn.metrics import adjusted_rand_score, silhouette_score
 from torch import Tensor
 
 from inlay.discovery.class_count_interval import ClassCount, StabilityPoint, bounded
@@ -217,6 +216,8 @@ def _counted(labels: Tensor, smallest: float) -> int:
 
 def _stabilities(labels: list[Tensor]) -> list[float]:
     """Return the mean adjusted Rand index of each clustering with the others."""
+    from sklearn.metrics import adjusted_rand_score  # takes seconds to import, so only when it is needed
+
     hosted = [each.cpu().numpy() for each in labels]
     agreement = np.zeros((len(hosted), len(hosted)))
     for first, second in combinations(range(len(hosted)), 2):
@@ -236,4 +237,6 @@ def _silhouette(distances: "np.ndarray[tuple[int, int], np.dtype[np.float32]]", 
     hosted = labels.cpu().numpy()
     if not 1 < len(np.unique(hosted)) < len(hosted):
         return 0.0
+    from sklearn.metrics import silhouette_score  # takes seconds to import, so only when it is needed
+
     return float(silhouette_score(distances, hosted, metric="precomputed"))

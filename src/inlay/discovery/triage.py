@@ -7,7 +7,6 @@ from typing import Literal, get_args
 
 import torch
 import torch.nn.functional as F
-from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
 from inlay.discovery.neighbours import nearest_neighbours
@@ -214,6 +213,8 @@ def choose_rule(known: Mapping[NoveltyRule, Tensor], hidden: Mapping[NoveltyRule
 
 def _area(known: Tensor, hidden: Tensor) -> float:
     """Probability that a hidden image scores above a known one, equals counted half."""
+    from sklearn.metrics import roc_auc_score  # takes seconds to import, so only when it is needed
+
     truth = torch.cat([torch.zeros_like(known), torch.ones_like(hidden)])
     return float(roc_auc_score(truth.cpu().numpy(), torch.cat([known, hidden]).cpu().numpy()))
 
