@@ -30,7 +30,7 @@ from inlay.evaluation import match_clusters
 from inlay.knowledge import StageRecord
 from inlay.run_folder import RunFolder
 
-__all__ = ["Folders", "main", "scored", "write_folders"]
+__all__ = ["Folders", "main", "run_command", "scored", "write_folders"]
 
 RESULTS = Path(__file__).parent / "results" / "own-images"
 CUTS: Mapping[str, tuple[int, ...]] = {"demo": (5, 3, 2), "cifar100": (80, 10, 10), "tinyimagenet": (180, 10, 10)}
@@ -100,9 +100,7 @@ def main(arguments: list[str] | None = None) -> None:
 
     def take(*words: str) -> None:
         began = time.monotonic()
-        done = subprocess.run(
-            [sys.executable, "-m", "inlay", *words], cwd=options.work, capture_output=True, text=True, check=False
-        )
+        done = run_command(["inlay", *words], options.work)
         if done.returncode:
             raise SystemExit(f"{shlex.join(words)}: {done.stdout}{done.stderr}")
         steps.append({"command": shlex.join(("inlay", *words)), "seconds": time.monotonic() - began})
@@ -119,6 +117,12 @@ def main(arguments: list[str] | None = None) -> None:
         stages.append(_stage(folders, pile))
     take("export", _RUN, "--onnx", "shop.onnx")
     _record(options, folders, steps, stages)
+
+
+def run_command(words: Sequence[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run a command in a folder, in a process of its own."""
+    command = [sys.executable, "-m", *words]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
 
 
 def _parser() -> argparse.ArgumentParser:

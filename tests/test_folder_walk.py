@@ -8,6 +8,7 @@ from benchmarks import folder_walk
 
 from inlay.data import ImageSet, load
 from tiny_digits import digits
+from walk.guide import finished_in
 
 NAMES = ["0", "1", "2", "3", "4", "5"]
 
@@ -64,6 +65,8 @@ def test_the_walk_is_taken_and_written_down(
     train, test = digits(NAMES, last=80), digits(NAMES, 80, 100)
     monkeypatch.setattr(folder_walk, "demo_digits", lambda: (train, test))
     monkeypatch.setattr(folder_walk, "CUTS", {"demo": (4, 1, 1)})
+    # The same command line, without a start of Python for each.
+    monkeypatch.setattr(folder_walk, "run_command", finished_in)
     fit = "--backbone resnet8 --no-self-test --held-out 0.25 --set base.training.epochs=8 --set training.epochs=2"
     words = ["--data-set", "demo", "--seed", "2", "--device", "cpu", "--work", str(tmp_path / "work")]
     folder_walk.main([*words, "--out", str(tmp_path), "--fit", fit])

@@ -21,7 +21,7 @@ import pytest
 import inlay
 from inlay.cli import main
 
-__all__ = ["COMMANDS", "GUIDE", "LEARN", "Walk", "commands_of"]
+__all__ = ["COMMANDS", "GUIDE", "LEARN", "Walk", "commands_of", "finished_in"]
 
 GUIDE = Path(__file__).parents[2] / "docs" / "own-images.md"
 
@@ -70,6 +70,12 @@ class Walk:
             if Path("shop.inlay").is_dir():
                 self.registries[command] = inlay.load("shop.inlay").classes.to_json()
         return self.said[command]
+
+
+def finished_in(words: Sequence[str], folder: Path) -> CompletedProcess[str]:
+    """Run the command line in this process, in a folder."""
+    with contextlib.chdir(folder):
+        return _finished(words)
 
 
 def _finished(words: Sequence[str]) -> CompletedProcess[str]:
