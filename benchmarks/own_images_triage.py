@@ -15,7 +15,7 @@ from inlay.discovery.triage import NoveltyRule, novelty_scores
 from inlay.engine.randomness import generator
 from inlay.evaluation.benchmark import match_stage, score_learner
 from inlay.knowledge import Knowledge
-from inlay.piles import sort_pile
+from inlay.piles import look_again, sort_pile
 from inlay.pipeline import learn_stage
 
 __all__ = ["photo_crops", "triage_row"]
@@ -37,6 +37,7 @@ def triage_row(case: Case, error: float) -> dict[str, Any]:
     features = torch.cat([old_features, new_features])
     is_new = torch.arange(len(features)) >= len(old)
     pile = sort_pile(case.knowledge, features, case.calibration, error)
+    pile = look_again(case.knowledge, features, pile, len(new.class_names))
     ours = {"ours": _area(pile.scores, is_new)}
     return {
         "old_images": len(old),

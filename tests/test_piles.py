@@ -11,7 +11,7 @@ from inlay.discovery.repair import without
 from inlay.engine.randomness import generator
 from inlay.errors import InlayError
 from inlay.knowledge import Knowledge
-from inlay.piles import calibrated, count_new_classes, novelty_of, sort_pile
+from inlay.piles import calibrated, count_new_classes, look_again, novelty_of, sort_pile
 from inlay.pipeline import Workshop, learn_base, learn_stage
 from tiny_digits import digits
 from tiny_stage import quick
@@ -49,6 +49,23 @@ def test_a_mixed_pile_is_parted() -> None:
     assert pile.new[is_new].double().mean() > 0.6
     assert pile.has_new
     assert pile.share.low < len(new) / len(features) + 0.05
+
+
+def test_a_second_look_finds_more_and_leaves_what_is_neither() -> None:
+    known, calibration = _known()
+    old, new = digits(KNOWN, 140, 177), digits(NEW, 0, 60)
+    features = torch.cat([known.features(old), known.features(new)])
+    is_new = torch.arange(len(features)) >= len(old)
+    first = sort_pile(known, features, calibration, ERROR)
+    missed = first.new & (torch.arange(len(features)) % 4 == 0)
+    first = replace(first, new=first.new & ~missed, known=first.known | missed)
+    again = look_again(known, features, first, len(NEW))
+    assert torch.equal(again.neither, first.neither) and torch.equal(again.scores, first.scores)
+    assert torch.equal(again.known.int() + again.new.int() + again.neither.int(), torch.ones(len(features)).int())
+    assert again.new[missed & is_new].double().mean() > 0.9
+    assert again.new[~is_new].double().mean() < ERROR + 3 * (ERROR * (1 - ERROR) / len(old)) ** 0.5
+    few = replace(first, new=torch.arange(len(features)) < 2, known=torch.arange(len(features)) >= 2)
+    assert look_again(known, features, few, len(NEW)) is few
 
 
 def test_nothing_new_is_found_where_nothing_is() -> None:

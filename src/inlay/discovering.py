@@ -14,7 +14,7 @@ from inlay.engine.randomness import derive_seed, generator
 from inlay.errors import InlayError
 from inlay.knowledge import Knowledge
 from inlay.medoids import with_medoids
-from inlay.piles import SortedPile, count_new_classes, sort_pile
+from inlay.piles import SortedPile, count_new_classes, look_again, sort_pile
 from inlay.pipeline import Workshop, learn_stage, stage_identity
 from inlay.requirements import check_unlabelled
 from inlay.settings import Settings
@@ -88,21 +88,19 @@ def discover_in_pile(
     index = knowledge.record.index + 1
     identity = search_identity(images, search, settings, knowledge.seed, index)
     found: dict[str, Any] = {}
-    features = None
-    if search.sort or search.classes is None:
-        features = knowledge.features(images)
-    if search.sort:
-        assert features is not None
-        pile = _sorted(knowledge, features, search, calibration)
-        found |= _told(pile, images)
-        if not pile.has_new:
-            workshop.progress.note(_nothing_new(pile))
-            return None
-        images, features = images.select(pile.new.cpu()), features[pile.new]
+    features = knowledge.features(images) if search.sort or search.classes is None else torch.empty(0)
+    pile = _sorted(knowledge, features, search, calibration) if search.sort else None
+    if pile is not None and not pile.has_new:
+        workshop.progress.note(_nothing_new(pile))
+        return None
     classes = search.classes
     if classes is None:
-        assert features is not None
-        classes = _counted(features, knowledge, calibration, found, workshop)
+        looks_new = features if pile is None else features[pile.new]
+        classes = _counted(looks_new, knowledge, calibration, found, workshop)
+    if pile is not None:
+        pile = look_again(knowledge, features, pile, classes)
+        found |= _told(pile, images)
+        images = images.select(pile.new.cpu())
     check_unlabelled(images, classes)
     after = learn_stage(knowledge, images, classes, settings, workshop, identity)
     after = accepted(knowledge, after, search.max_forgetting, calibration, found, workshop)

@@ -1,6 +1,6 @@
 """A pile of unlabelled images: which are of known classes, which are new, and of how many new classes."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +11,7 @@ from inlay.discovery.class_count import estimate_class_count
 from inlay.discovery.class_count_interval import ClassCount
 from inlay.discovery.class_spread import count_by_spread
 from inlay.discovery.foreign import foreign_limit
+from inlay.discovery.second_look import second_look
 from inlay.discovery.triage import (
     ShareEstimate,
     Triage,
@@ -25,7 +26,7 @@ from inlay.engine.randomness import derive_seed, generator
 from inlay.errors import InlayError
 from inlay.knowledge import Knowledge
 
-__all__ = ["SortedPile", "calibrated", "count_new_classes", "novelty_of", "sort_pile"]
+__all__ = ["SortedPile", "calibrated", "count_new_classes", "look_again", "novelty_of", "sort_pile"]
 
 _DRAWN_PER_CLASS = 200
 _SCORES_KEPT = 5000
@@ -115,6 +116,25 @@ def sort_pile(knowledge: Knowledge, features: Tensor, calibration: Calibration, 
     known, new, neither = Triage(threshold, error, limit).split(scores, lonely)
     foreign = scores > foreign_limit(scores, threshold)
     return SortedPile(scores, known, new & ~foreign, neither | foreign, share, error)
+
+
+def look_again(knowledge: Knowledge, features: Tensor, pile: SortedPile, classes: int) -> SortedPile:
+    """Part known and new images of a pile once more, when the number of new classes is known.
+
+    Args:
+        knowledge: What is known.
+        features: Features of the pile by its network, [N, D].
+        pile: What a first look has made of it; images that are neither stay so.
+        classes: Number of new classes.
+
+    Returns:
+        The pile; as it was, where too few images would be new to make so many classes.
+    """
+    randomness = generator(_seed(knowledge), "second look", device=features.device)
+    seen = ~pile.neither
+    new = torch.zeros_like(pile.new)
+    new[seen] = second_look(features[seen], pile.new[seen], knowledge.statistics, classes, pile.error, randomness)
+    return replace(pile, new=new, known=seen & ~new) if int(new.sum()) > classes else pile
 
 
 def count_new_classes(knowledge: Knowledge, features: Tensor, calibration: Calibration, seed: int) -> ClassCount:

@@ -12,7 +12,7 @@ from inlay.discovering import forgetting_of
 from inlay.discovery.class_spread import count_by_spread, relative_spread
 from inlay.engine.randomness import generator
 from inlay.knowledge import Knowledge
-from inlay.piles import calibrated, sort_pile
+from inlay.piles import calibrated, look_again, sort_pile
 from inlay.pipeline import Workshop, learn_base, learn_stage
 from inlay.settings import Settings
 
@@ -93,12 +93,14 @@ def hide_and_find(
     places = torch.cat([searched, mixed])
     features = known.features(labelled.select(places).without_labels())
     pile = sort_pile(known, features, calibration, error)
-    is_new = pile.new.cpu()
-    # Where nothing was found, everything that was hidden is looked at, so that the other figures exist.
-    taken = is_new if int(is_new.sum()) > len(hidden) else places.new_ones(len(places), dtype=torch.bool)
-    found = features[taken.to(features.device)]
-    count = count_by_spread(found, known.statistics, generator(seed, "class count", device=features.device))
-    images = labelled.select(places[taken]).without_labels()
+    # Where nothing was found, everything is looked at, so that the other figures exist.
+    everything = torch.ones_like(pile.new)
+    looks_new = pile.new if int(pile.new.sum()) > len(hidden) else everything
+    randomness = generator(seed, "class count", device=features.device)
+    count = count_by_spread(features[looks_new], known.statistics, randomness)
+    pile = look_again(known, features, pile, count.estimate)
+    taken = pile.new if int(pile.new.sum()) > len(hidden) else everything
+    images = labelled.select(places[taken.cpu()]).without_labels()
     after = learn_stage(known, images, min(count.estimate, len(images) - 1), settings, workshop)
     truth = is_hidden[places]
     from sklearn.metrics import roc_auc_score  # takes seconds to import, so only when it is needed
@@ -108,7 +110,7 @@ def hide_and_find(
         estimate=count.estimate,
         auroc=float(roc_auc_score(truth.numpy(), pile.scores.cpu().numpy())),
         known_error=float((~pile.known.cpu())[~truth].double().mean()),
-        new_found=float(is_new[truth].double().mean()),
+        new_found=float(pile.new.cpu()[truth].double().mean()),
         estimated_drop=forgetting_of(known, after).drop,
         true_drop=_drop(known, after, labelled.select(spare).of_classes(visible)),
         spread=_spread(known, features[truth.to(features.device)], len(hidden), seed),
