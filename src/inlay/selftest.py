@@ -10,6 +10,7 @@ from inlay.calibration import HiddenTrial
 from inlay.data.images import Images
 from inlay.discovering import forgetting_of
 from inlay.discovery.class_spread import count_by_spread, relative_spread
+from inlay.discovery.triage import separation
 from inlay.engine.randomness import generator
 from inlay.knowledge import Knowledge
 from inlay.piles import calibrated, look_again, sort_pile
@@ -102,13 +103,11 @@ def hide_and_find(
     taken = pile.new if int(pile.new.sum()) > len(hidden) else everything
     images = labelled.select(places[taken.cpu()]).without_labels()
     after = learn_stage(known, images, min(count.estimate, len(images) - 1), settings, workshop)
-    truth = is_hidden[places]
-    from sklearn.metrics import roc_auc_score  # takes seconds to import, so only when it is needed
-
+    truth, scores = is_hidden[places], pile.scores.cpu()
     return HiddenTrial(
         hidden=tuple(hidden),
         estimate=count.estimate,
-        auroc=float(roc_auc_score(truth.numpy(), pile.scores.cpu().numpy())),
+        auroc=separation(scores[~truth], scores[truth]),
         known_error=float((~pile.known.cpu())[~truth].double().mean()),
         new_found=float(pile.new.cpu()[truth].double().mean()),
         estimated_drop=forgetting_of(known, after).drop,

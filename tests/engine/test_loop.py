@@ -1,6 +1,6 @@
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -285,9 +285,8 @@ def test_step_schedule_is_applied() -> None:
 @pytest.mark.parametrize(("momentum", "nesterov"), [(0.0, True), (0.9, False), (0.9, True)])
 def test_steps_against_sgd_by_hand(momentum: float, nesterov: bool) -> None:
     """Losses w² and 3(1 - p)w at progress p, with weight decay: their gradient is 2w + 3(1 - p) + 0.01 w."""
-    settings = TrainingSettings(
-        epochs=3, batch=4, learning_rate=0.1, momentum=momentum, nesterov=nesterov, weight_decay=0.01, schedule="step"
-    )
+    plain = TrainingSettings(epochs=3, batch=4, learning_rate=0.1, weight_decay=0.01, schedule="step")
+    settings = replace(plain, momentum=momentum, nesterov=nesterov)
     loop = _watched(4, settings, Point(2.0, linear=lambda progress: 3 * (1 - progress)))
     weight, velocity = 2.0, 0.0
     assert len(loop.passed) == 3

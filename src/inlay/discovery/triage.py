@@ -25,6 +25,7 @@ __all__ = [
     "novelty_scores",
     "replay_stretch",
     "replayed_scores",
+    "separation",
 ]
 
 NoveltyRule = Literal["mahalanobis", "relative", "energy", "softmax", "knn-to-samples", "combined"]
@@ -208,15 +209,20 @@ def choose_rule(known: Mapping[NoveltyRule, Tensor], hidden: Mapping[NoveltyRule
     """
     if not known or known.keys() != hidden.keys():
         raise ValueError(f"both need scores of the same rules; got {list(known)} and {list(hidden)}")
-    return max(known, key=lambda rule: _area(known[rule], hidden[rule]))
+    return max(known, key=lambda rule: separation(known[rule], hidden[rule]))
 
 
-def _area(known: Tensor, hidden: Tensor) -> float:
-    """Probability that a hidden image scores above a known one, equals counted half."""
+def separation(known: Tensor, new: Tensor) -> float:
+    """Return the probability that a new image scores above a known one, equals counted half: the area under the ROC.
+
+    Args:
+        known: Scores of known images, [n].
+        new: Scores of new ones, [m].
+    """
     from sklearn.metrics import roc_auc_score  # takes seconds to import, so only when it is needed
 
-    truth = torch.cat([torch.zeros_like(known), torch.ones_like(hidden)])
-    return float(roc_auc_score(truth.cpu().numpy(), torch.cat([known, hidden]).cpu().numpy()))
+    truth = torch.cat([torch.zeros_like(known), torch.ones_like(new)])
+    return float(roc_auc_score(truth.cpu().numpy(), torch.cat([known, new]).cpu().numpy()))
 
 
 def calibrate_threshold(known_scores: Tensor, error: float, stretch: float = 1.0) -> float:
