@@ -22,6 +22,8 @@ from inlay.settings import TrainingSettings
 
 __all__ = ["Increment", "Learned", "System", "Train"]
 
+_PROBE_IMAGES = 64
+
 
 @dataclass(frozen=True, eq=False)
 class Increment:
@@ -99,6 +101,10 @@ class Increment:
     def first_inputs(self, count: int) -> Tensor:
         """Return the first images as inputs of the network, without augmentation, at most `count`."""
         return self.form.prepare(first_images(self.feed, count))
+
+    def probe(self) -> Tensor:
+        """Return inputs on which branches and the network that they were merged into are compared."""
+        return self.first_inputs(_PROBE_IMAGES)
 
     def features(self, network: nn.Module) -> Tensor:
         """Return the features of all images by a network, without augmentation, [N, D]."""

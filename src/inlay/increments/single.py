@@ -13,8 +13,6 @@ from inlay.methods.trunk import close_trunk
 
 __all__ = ["SingleNetwork"]
 
-_PROBE_IMAGES = 64
-
 Losses = Mapping[str, tuple[float, Loss]]
 
 
@@ -46,5 +44,5 @@ class SingleNetwork:
             balanced = task.balanced(trunk)
             work = IncrementWork(balanced, classifier, self.tuning(balanced))
             train("the head", balanced, work, task.recipe.tuning)
-        network, report = close_trunk(trunk, task.first_inputs(_PROBE_IMAGES))
+        network, report = close_trunk(trunk, task.probe())
         return Learned(Classifier(network, classifier.head).frozen(), merge=report)

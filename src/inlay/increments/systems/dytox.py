@@ -26,8 +26,6 @@ from inlay.settings import TrainingSettings
 
 __all__ = ["FAIR", "PUBLISHED", "Dytox"]
 
-_PROBE_IMAGES = 64
-
 
 @dataclass(frozen=True)
 class Dytox:
@@ -55,7 +53,7 @@ class Dytox:
             classifier.head.requires_grad_(True)
             balanced = task.balanced(network)
             train("the decoder", balanced, DytoxWork(self, balanced, classifier, {"binary": 1.0}), task.recipe.tuning)
-        merged, report = close_trunk(network, task.first_inputs(_PROBE_IMAGES))
+        merged, report = close_trunk(network, task.probe())
         return Learned(Classifier(merged, classifier.head).frozen(), merge=report)
 
 
