@@ -19,6 +19,11 @@ def test_table_a_has_every_system_as_it_was_published() -> None:
     assert (orders["icarl"], orders["podnet"], orders["necil"]) == ("icarl-1993", "icarl-1993", "natural")
 
 
+def test_der_has_25_stages_only_if_asked_for_by_name() -> None:
+    assert [run.stages for run in table2(Choice("A")) if run.method == "der"] == [10]
+    assert [run.stages for run in table2(Choice("A", ("der",)))] == [10, 25]
+
+
 def test_amm_is_a_control_of_its_host() -> None:
     (run,) = table2(Choice("A", ("icarl+amm",), (10,)))
     assert (run.method, run.control) == ("icarl", "amm")
