@@ -127,12 +127,13 @@ def test_damaged_files_are_told(run: Path, tmp_path: Path) -> None:
     whole = file.read_bytes()
     shape = np.zeros((3, 1, 9, 9), np.uint8)
     identity = np.array(learner.stages[0].identity)
-    for number, damage in enumerate(("cut", "shape", "pickle", "classes")):
+    for number, damage in enumerate(("cut", "shape", "pickle", "classes", "unknown")):
         if damage == "cut":
             file.write_bytes(whole[: len(whole) // 2])
         else:
             images = shape if damage == "shape" else np.zeros((3, 1, 8, 8), np.uint8)
-            classes = np.array([None] * 3) if damage == "pickle" else np.arange(3) - (damage == "classes")
+            moved = {"classes": -1, "unknown": 1}.get(damage, 0)
+            classes = np.array([None] * 3) if damage == "pickle" else np.arange(3) + moved
             np.savez(file, images=images, classes=classes, identity=identity)
         with pytest.raises(InlayError, match="is damaged; delete it to go on without the images it held"):
             learner.learn(digits(FIRST))
@@ -184,7 +185,7 @@ def test_the_commands_keep_use_and_tell(tmp_path: Path, capsys: pytest.CaptureFi
     assert "run-exemplars: 10 whole images of 5 classes, as --exemplars asked; delete that folder" in said
     learner = _opened(Path(run))
     assert (learner.stages[1].found or {})["exemplars"] == 6
-    kept = kept_exemplars(Path(run), learner.stages, learner.knowledge.form)
+    kept = kept_exemplars(Path(run), learner.stages, learner.knowledge.form, len(learner.classes))
     assert kept is not None
     read = load(tmp_path / "more", size=8, cache=False)
     assert {image.numpy().tobytes() for image in kept.images[kept.classes >= 3]} <= _pixels(read)

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from inlay.data.images import Images
 from inlay.engine.checkpoint import write_whole, writing
+from inlay.engine.world import World
 from inlay.errors import InlayError
 from inlay.increments.herding import herd
 from inlay.knowledge import InputForm, Knowledge, StageRecord
@@ -58,6 +59,8 @@ def exemplar_folder(run: Path) -> Path:
 def keep_exemplars(run: Path, knowledge: Knowledge, stage: StageRecord, images: Images, count: int) -> None:
     """Keep some images of each class of a stage, chosen by herding; those kept of it before are replaced.
 
+    All processes that train together must call it; the main one writes.
+
     Args:
         run: Folder of the run.
         knowledge: What is known after the stage.
@@ -74,6 +77,8 @@ def keep_exemplars(run: Path, knowledge: Knowledge, stage: StageRecord, images: 
     rows = torch.cat(herd(knowledge.features(images).cpu(), labels, len(ids), count))
     pixels = images.select(rows).pixels
     chosen = pixels if isinstance(pixels, Tensor) else pixels.read(torch.arange(len(rows)))
+    if not World.current().is_main:
+        return
     folder, content = exemplar_folder(run), io.BytesIO()
     classes, identity = ids[labels[rows]].numpy(), np.array(stage.identity)
     np.savez(content, images=chosen.cpu().numpy(), classes=classes, identity=identity)
@@ -82,13 +87,14 @@ def keep_exemplars(run: Path, knowledge: Knowledge, stage: StageRecord, images: 
     write_whole(_file(folder, stage.index), content.getvalue())
 
 
-def kept_exemplars(run: Path | None, stages: Sequence[StageRecord], form: InputForm) -> Exemplars | None:
+def kept_exemplars(run: Path | None, stages: Sequence[StageRecord], form: InputForm, classes: int) -> Exemplars | None:
     """Return the images that were kept of the classes of some stages; None if there are none.
 
     Args:
         run: Folder of the run; None has none.
         stages: The stages; what was kept of another one of the same number does not count.
         form: What images the network takes.
+        classes: Number of classes that are known.
 
     Raises:
         InlayError: If a file is damaged.
@@ -97,27 +103,28 @@ def kept_exemplars(run: Path | None, stages: Sequence[StageRecord], form: InputF
     for stage in stages if run is not None else ():
         file = _file(exemplar_folder(run), stage.index)  # type: ignore[arg-type]
         if file.exists():
-            images, classes, identity = _read(file, form)
-            found += [(images, classes)] if identity == stage.identity else []
+            images, ids, identity = _read(file, form, classes)
+            found += [(images, ids)] if identity == stage.identity else []
     if not found:
         return None
-    return Exemplars(torch.cat([images for images, _ in found]), torch.cat([classes for _, classes in found]))
+    return Exemplars(torch.cat([images for images, _ in found]), torch.cat([ids for _, ids in found]))
 
 
 def _file(folder: Path, stage: int) -> Path:
     return folder / f"stage-{stage:03d}.npz"
 
 
-def _read(file: Path, form: InputForm) -> tuple[Tensor, Tensor, str]:
+def _read(file: Path, form: InputForm, classes: int) -> tuple[Tensor, Tensor, str]:
     try:
         with np.load(file, allow_pickle=False) as arrays:
-            images, classes, identity = (arrays[name] for name in _ARRAYS)
+            images, ids, identity = (arrays[name] for name in _ARRAYS)
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
         raise _damaged(file) from error
     fits = images.dtype == np.uint8 and images.shape[1:] == (form.channels, *form.size)
-    if not fits or classes.dtype != np.int64 or classes.shape != images.shape[:1] or (classes < 0).any():
+    named = ids.dtype == np.int64 and ids.shape == images.shape[:1] and ((ids >= 0) & (ids < classes)).all()
+    if not fits or not named:
         raise _damaged(file)
-    return torch.from_numpy(images), torch.from_numpy(classes), str(identity)
+    return torch.from_numpy(images), torch.from_numpy(ids), str(identity)
 
 
 def _damaged(file: Path) -> InlayError:

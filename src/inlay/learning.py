@@ -1,5 +1,6 @@
 """A stage of labelled new classes: keep some images out, learn the others, and see what was forgotten."""
 
+from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,6 @@ from torch import Tensor
 
 from inlay.data.images import Images
 from inlay.discovering import accepted
-from inlay.engine.world import World
 from inlay.errors import InlayError
 from inlay.exemplars import Exemplars, exemplar_folder, keep_exemplars, kept_exemplars
 from inlay.knowledge import Knowledge, StageRecord
@@ -27,7 +27,7 @@ FEWEST_HELD_OUT = 20
 """Images to keep out of training at least; fewer cannot promise a small error."""
 
 
-class LabelledLearning(TrainedModel):
+class LabelledLearning(TrainedModel, ABC):
     """What a learner does with labelled images of new classes.
 
     Attributes:
@@ -78,7 +78,7 @@ class LabelledLearning(TrainedModel):
             else:
                 check_known(trained, self.classes)
                 before, workshop = self.knowledge, self._workshop()
-                kept = kept_exemplars(self._history.path, self.stages, before.form)
+                kept = self._kept()
                 after = learn_labelled(before, trained, self.settings, workshop, kept)
                 told = {} if kept is None else {"exemplars": len(kept)}
                 told |= _told(before, after, images.select(apart), workshop) if bool(apart.any()) else {}
@@ -112,7 +112,7 @@ class LabelledLearning(TrainedModel):
         trained = images.select(~apart) if bool(apart.any()) else images
         check_known(trained, self.classes)
         stopped = None if restart else self._history.stopped()
-        kept = kept_exemplars(self._history.path, self.stages, self.knowledge.form)
+        kept = self._kept()
         return rehearse_labelled(self.knowledge, trained, self.settings, self.device, stopped, kept)
 
     def _new_images(self, source: Any, share: float, skip_bad: bool, stream: bool | None) -> tuple[Images, Tensor]:
@@ -138,9 +138,11 @@ class LabelledLearning(TrainedModel):
     @property
     def kept_beside(self) -> tuple[Path, Exemplars] | None:
         """The folder of the images that are kept of learned classes, and the images; None if there are none."""
-        path = self._history.path
-        kept = kept_exemplars(path, self.stages, self.knowledge.form)
+        path, kept = self._history.path, self._kept()
         return None if kept is None or path is None else (exemplar_folder(path), kept)
+
+    def _kept(self) -> Exemplars | None:
+        return kept_exemplars(self._history.path, self.stages, self.knowledge.form, len(self.classes))
 
     def _check_exemplars(self, count: int) -> None:
         if count < 0:
@@ -153,19 +155,20 @@ class LabelledLearning(TrainedModel):
         place = self._history.place
         if not count or place is None:
             return
-        if World.current().is_main:
-            keep_exemplars(place, self.knowledge, record, images, count)
+        keep_exemplars(place, self.knowledge, record, images, count)
         self.progress.note(f"Up to {count} images of each class are kept in {exemplar_folder(place)}.")
 
     def _learned_in(self, images: Images) -> int | None:
         """Return the number of the stage that has learned these images already."""
         return self._history.finished(lambda index: labelled_identity(images, self.settings, self.seed, index))
 
+    @abstractmethod
     def _workshop(self) -> Workshop:
-        raise NotImplementedError
+        """Return where the next stage is computed."""
 
+    @abstractmethod
     def _accept(self, knowledge: Knowledge) -> StageRecord:
-        raise NotImplementedError
+        """Make a finished stage the present one."""
 
 
 def _told(before: Knowledge, after: Knowledge, held_out: Images, workshop: Workshop) -> dict[str, Any]:

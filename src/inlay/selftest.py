@@ -85,8 +85,7 @@ def hide_and_find(
     workshop = dataclasses.replace(workshop, checkpoint=None, label=f"{workshop.label}hidden classes: ")
     visible = [name for name in labelled.class_names if name not in hidden]
     is_hidden = torch.tensor([name in hidden for name in labelled.class_names])[labelled.labels.cpu()]
-    spare = (~is_hidden & held_out).nonzero().flatten()
-    spare = spare[torch.randperm(len(spare), generator=generator(seed, "spare"))]
+    spare = _shuffled(~is_hidden & held_out, generator(seed, "spare"))
     calibrating, mixed = spare[: len(spare) // 2], spare[len(spare) // 2 :]
     known = learn_base(labelled.select(~is_hidden & ~held_out).of_classes(visible), backbone, settings, seed, workshop)
     calibration = calibrated(known, labelled.select(calibrating).of_classes(visible), error)
@@ -114,6 +113,12 @@ def hide_and_find(
         true_drop=_drop(known, after, labelled.select(spare).of_classes(visible)),
         spread=_spread(known, features[truth.to(features.device)], len(hidden), seed),
     )
+
+
+def _shuffled(chosen: Tensor, randomness: torch.Generator) -> Tensor:
+    """Return the places of the chosen ones, bool [N], in random order."""
+    places = chosen.nonzero().flatten()
+    return places[torch.randperm(len(places), generator=randomness)]
 
 
 def _spread(known: Knowledge, features: Tensor, classes: int, seed: int) -> float:

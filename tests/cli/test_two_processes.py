@@ -8,6 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from subprocess import CompletedProcess
 
+from inlay import load
+
 Inlay = Callable[..., CompletedProcess[str]]
 
 LAUNCHER = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
@@ -41,10 +43,12 @@ def _learn_and_predict(
 def test_two_processes_say_and_predict_what_one_does(
     inlay: Inlay, pictures: Path, quick: tuple[str, ...], tmp_path: Path
 ) -> None:
-    options = (*quick, *SLOW)
+    options = (*quick, *SLOW, "--exemplars", "2")
     one_said, one = _learn_and_predict(inlay, pictures, options, tmp_path / "one.inlay")
     two_said, two = _learn_and_predict(_in_two_processes, pictures, options, tmp_path / "two.inlay")
     assert two_said == one_said
+    kept = [load(tmp_path / name, device="cpu").kept_beside for name in ("one.inlay", "two.inlay")]
+    assert [None if images is None else len(images[1]) for images in kept] == [2 * 4, 2 * 4]
     assert two.keys() == one.keys()
     assert len(set(one.values())) > 2
     assert sum(two[image] == one[image] for image in one) >= 0.95 * len(one)
