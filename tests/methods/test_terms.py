@@ -86,7 +86,7 @@ def test_self_training_weight_ramps_up() -> None:
 
 @pytest.mark.parametrize("mining", ["hybrid", "frozen"])
 @pytest.mark.parametrize("other_view", ["first", "second"])
-@pytest.mark.parametrize("divide_by", ["novel", "all"])
+@pytest.mark.parametrize("divide_by", ["novel", "all", "none"])
 def test_triplet_follows_its_settings(mining: str, other_view: str, divide_by: str) -> None:
     changes = {"triplet.mining": mining, "triplet.other_view": other_view, "triplet.divide_by": divide_by}
     task, model = stage({**changes, "triplet.margin": 0.01})
@@ -94,13 +94,14 @@ def test_triplet_follows_its_settings(mining: str, other_view: str, divide_by: s
     features = {"hybrid": outputs.first, "frozen": outputs.frozen}[mining]
     first, second = (model.novel_logits(view, OLD_CLASSES) for view in (outputs.first, outputs.second))
     others = {"first": first, "second": second}[other_view]
-    divisor = {"novel": 2, "all": OLD_CLASSES + 2}[divide_by]
+    divisor = {"novel": 2, "all": OLD_CLASSES + 2, "none": 1}[divide_by]
     expected = slow_losses.triplet(first, others, features, 0.01, divisor)
     assert value(terms.TRIPLET, outputs) == pytest.approx(expected, rel=1e-4)
 
 
 def test_each_choice_of_the_triplet_makes_a_difference() -> None:
-    choices = [{}, {"triplet.mining": "frozen"}, {"triplet.other_view": "second"}, {"triplet.divide_by": "all"}]
+    changes = [("mining", "frozen"), ("other_view", "second"), ("divide_by", "all"), ("divide_by", "none")]
+    choices = [{}, *({f"triplet.{part}": choice} for part, choice in changes)]
     values = [value(terms.TRIPLET, outputs_of(*stage(choice))) for choice in choices]
     assert len(set(values)) == len(values)
 

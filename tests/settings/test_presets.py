@@ -19,7 +19,7 @@ READINGS_OF_THE_PAPER: list[tuple[int, str, Any]] = [
     (9, "triplet.margin", 1.0),
     (10, "triplet.divide_by", "novel"),
     (10, "self_training.divide_by_classes", False),
-    (10, "self_training.weight", 0.01),
+    (10, "self_training.weight", 0.05),
     (11, "triplet.mining", "hybrid"),
     (11, "triplet.other_view", "first"),
     (12, "classifier.detach", True),

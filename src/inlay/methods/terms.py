@@ -58,9 +58,9 @@ def _triplet(outputs: StageOutputs) -> Tensor:
     positive, negative = mine(outputs.first if settings.mining == "hybrid" else outputs.frozen)
     first, second = (functional.softmax(logits, dim=1) for logits in outputs.novel)
     others = first if settings.other_view == "first" else second
-    everything = outputs.task.old_classes + outputs.task.classes
-    classes = everything if settings.divide_by == "all" else None
-    return triplet_comparison(first, others[positive], others[negative], settings.margin, classes)
+    novel = outputs.task.classes
+    divisor = {"novel": novel, "all": outputs.task.old_classes + novel, "none": 1}[settings.divide_by]
+    return triplet_comparison(first, others[positive], others[negative], settings.margin, divisor)
 
 
 def _regularization(outputs: StageOutputs) -> Tensor:

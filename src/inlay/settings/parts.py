@@ -172,14 +172,15 @@ class TripletSettings:
         margin: Margin m of the hinge.
         mining: Features by which neighbours are chosen: "hybrid" (current) or "frozen" (stable).
         other_view: View from which positives and negatives are taken.
-        divide_by: Classes in the factor 1/C: "novel" (those in the softmax) or "all" (as printed).
+        divide_by: Classes in the factor 1/C: "novel" (those in the softmax), "all" (as printed) or "none" (no factor:
+            the margin of 1 then bounds the comparison).
     """
 
     weight: float = 0.0
     margin: float = 1.0
     mining: Literal["hybrid", "frozen"] = "hybrid"
     other_view: Literal["first", "second"] = "first"
-    divide_by: Literal["novel", "all"] = "novel"
+    divide_by: Literal["novel", "all", "none"] = "novel"
 
 
 @dataclass(frozen=True)

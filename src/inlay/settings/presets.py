@@ -50,7 +50,7 @@ def _paper() -> Settings:
         plain,
         contrastive=parts.ContrastiveSettings(weight=1.0),
         distillation=parts.DistillationSettings(weight=10.0),
-        self_training=parts.SelfTrainingSettings(weight=0.01),
+        self_training=parts.SelfTrainingSettings(weight=0.05),
         triplet=parts.TripletSettings(weight=1.0),
         regularization=parts.RegularizationSettings(weight=1.0),
         replay=dataclasses.replace(plain.replay, weight=1.0),
