@@ -14,6 +14,7 @@ from inlay.errors import InlayError
 from inlay.heads import (
     ConcatenatedHead,
     CosineHead,
+    MappedCosineHead,
     NovelHead,
     describe_head,
     grow,
@@ -22,7 +23,7 @@ from inlay.heads import (
     rebuild_head,
 )
 
-_NOVEL_KINDS = ("linear", "cosine", "student", "residual-student")
+_NOVEL_KINDS = ("linear", "cosine", "mapped-cosine", "student", "residual-student")
 _OLD, _NEW, _D = 4, 3, 6
 
 
@@ -51,6 +52,18 @@ def test_cosine_head_takes_directions_alone_and_a_copy() -> None:
     with torch.no_grad():
         head.prototypes.mul_(7)
     assert torch.allclose(head(torch.tensor([[1.0, 0.0]])), torch.tensor([[0.6, 0.0]]))
+
+
+def test_mapped_cosine_head_scores_the_image_of_the_features() -> None:
+    centre, matrix, prototypes = _normal(6, seed=1), _normal(6, 3, seed=2), _normal(4, 3, seed=3)
+    features = _normal(5, 6, seed=4)
+    head = MappedCosineHead(centre, matrix, prototypes)
+    moved = [
+        [sum((x - c) * m for x, c, m in zip(row, centre.tolist(), column, strict=True)) for column in matrix.T.tolist()]
+        for row in features.tolist()
+    ]
+    torch.testing.assert_close(head(features), CosineHead(prototypes)(torch.tensor(moved, dtype=torch.float64)))
+    assert [name for name, _ in head.named_parameters()] == ["cosine.prototypes"]
 
 
 def test_linear_is_uniform_within_the_default_bound() -> None:
@@ -138,6 +151,8 @@ def _novel(kind: str) -> NovelHead:
         return linear(_D, _NEW, _generator(10)).double()
     if kind == "cosine":
         return CosineHead(_normal(_NEW, _D, seed=11))
+    if kind == "mapped-cosine":
+        return MappedCosineHead(_normal(_D, seed=17), _normal(_D, 2, seed=18), _normal(_NEW, 2, seed=19))
     if kind == "student":
         return StudentHead(_normal(_NEW, _D, seed=12), _normal(_D, seed=13), _normal(_NEW, _NEW, seed=14))
     half = _D // 2
@@ -293,7 +308,7 @@ def test_heads_of_other_kinds_are_not_described() -> None:
     ],
 )
 def test_unknown_kinds_are_refused(description: dict[str, Any]) -> None:
-    with pytest.raises(InlayError, match="write one of linear, cosine, student, residual-student"):
+    with pytest.raises(InlayError, match="write one of linear, cosine, mapped-cosine, student, residual-student"):
         rebuild_head(description, _concatenated("linear").state_dict())
 
 
@@ -312,7 +327,7 @@ def test_tensors_that_do_not_fit_are_refused(kind: str) -> None:
 
 def test_tensors_of_another_kind_are_refused() -> None:
     tensors = _concatenated("cosine").state_dict()
-    for kind in ("linear", "student", "residual-student"):
+    for kind in ("linear", "mapped-cosine", "student", "residual-student"):
         with pytest.raises(InlayError, match="do not fit a head of the kind concatenated"):
             rebuild_head({"kind": "concatenated", "novel": {"kind": kind}}, tensors)
     with pytest.raises(InlayError, match="do not fit a head of the kind linear"):

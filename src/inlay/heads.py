@@ -17,6 +17,7 @@ from inlay.errors import InlayError
 __all__ = [
     "ConcatenatedHead",
     "CosineHead",
+    "MappedCosineHead",
     "NovelHead",
     "describe_head",
     "grow",
@@ -42,7 +43,31 @@ class CosineHead(nn.Module):
         return functional.normalize(features, dim=1) @ functional.normalize(self.prototypes, dim=1).T
 
 
-NovelHead = nn.Linear | CosineHead | StudentHead | ResidualStudentHead
+class MappedCosineHead(nn.Module):
+    """Cosine prototypes in a linear image of the features, which is not trained.
+
+    Args:
+        centre: Subtracted from the features, [D].
+        matrix: Map of the features, [D, M].
+        prototypes: Starting prototypes, [K, M]; only their directions matter.
+    """
+
+    centre: Tensor
+    matrix: Tensor
+
+    def __init__(self, centre: Tensor, matrix: Tensor, prototypes: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("centre", centre.detach().clone())
+        self.register_buffer("matrix", matrix.detach().clone())
+        self.cosine = CosineHead(prototypes)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Return similarities in -1..1, [B, K], for features [B, D]."""
+        scores: Tensor = self.cosine((features - self.centre) @ self.matrix)
+        return scores
+
+
+NovelHead = nn.Linear | CosineHead | MappedCosineHead | StudentHead | ResidualStudentHead
 
 
 class ConcatenatedHead(nn.Module):
@@ -190,6 +215,7 @@ def rebuild_head(description: Mapping[str, Any], tensors: Mapping[str, Tensor]) 
 _KINDS: dict[str, type[NovelHead]] = {
     "linear": nn.Linear,
     "cosine": CosineHead,
+    "mapped-cosine": MappedCosineHead,
     "student": StudentHead,
     "residual-student": ResidualStudentHead,
 }
@@ -211,6 +237,8 @@ def _size_of(head: NovelHead) -> tuple[int, int]:
     if isinstance(head, CosineHead):
         classes, inputs = head.prototypes.shape
         return inputs, classes
+    if isinstance(head, MappedCosineHead):
+        return len(head.matrix), len(head.cosine.prototypes)
     if isinstance(head, StudentHead):
         return _size_of(head.bottleneck)
     inputs, classes = _size_of(head.student)
@@ -232,6 +260,9 @@ def _empty(kind: str, tensors: Mapping[str, Tensor]) -> NovelHead:
         return nn.Linear(inputs, outputs, device="meta")
     if kind == "cosine":
         return CosineHead(_matrix(tensors, "prototypes"))
+    if kind == "mapped-cosine":
+        matrix = _matrix(tensors, "matrix")
+        return MappedCosineHead(matrix.new_empty(len(matrix)), matrix, _matrix(tensors, "cosine.prototypes"))
     if kind == "student":
         matrix = _matrix(tensors, "bottleneck.weight")
         return StudentHead(matrix, matrix.new_empty(matrix.shape[1]), _matrix(tensors, "centres"))

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from inlay.discovery.assignment import sinkhorn, swapped_assignment
+from inlay.discovery.assignment import assignment_of_first, sinkhorn, swapped_assignment
 
 
 def _scores(seed: int, images: int = 8, prototypes: int = 3) -> Tensor:
@@ -73,6 +73,23 @@ def test_swapped_assignment_equals_the_loop_reference() -> None:
             )
     expected = total / 2 / len(first)
     assert swapped_assignment(first, second, temperature=0.2).item() == pytest.approx(expected)
+
+
+def test_swapped_assignment_is_the_mean_of_its_halves() -> None:
+    first, second = _scores(21), _scores(22)
+    halves = assignment_of_first(first, second, 0.2), assignment_of_first(second, first, 0.2)
+    assert halves[0].item() != pytest.approx(halves[1].item())
+    torch.testing.assert_close(swapped_assignment(first, second, 0.2), sum(halves) / 2)
+
+
+def test_the_assignment_of_first_views_is_the_target_of_the_second() -> None:
+    first, second = _scores(26).requires_grad_(), _scores(27).requires_grad_()
+    from_first, from_second = torch.autograd.grad(
+        assignment_of_first(first, second), (first, second), allow_unused=True
+    )
+    assert from_first is None
+    expected = ((second / 0.1).softmax(dim=1) - sinkhorn(first)) / 0.1 / len(first)
+    torch.testing.assert_close(from_second, expected.detach())
 
 
 def test_targets_carry_no_gradient() -> None:

@@ -5,9 +5,10 @@ import torch
 from torch import Tensor, nn
 
 from inlay.discovery.kmeans import kmeans
+from inlay.discovery.whitening import mean_within_class_covariance, whitening
 from inlay.engine.randomness import generator
 from inlay.errors import InlayError
-from inlay.heads import CosineHead
+from inlay.heads import CosineHead, MappedCosineHead
 from inlay.methods import METHODS, method
 from inlay.methods.method import linear_novel_head, prototypes_from_kmeans
 from inlay.methods.model import StageOutputs
@@ -142,6 +143,17 @@ def test_prototypes_start_at_the_centroids_of_the_frozen_features() -> None:
     assert isinstance(head, CosineHead) and head.prototypes.requires_grad
     clusters = kmeans(task.frozen_features, 2, generator(task.seed, "k-means"), spherical=True)
     torch.testing.assert_close(head.prototypes.detach(), clusters.centroids)
+    assert torch.equal(head(task.frozen_features).argmax(dim=1), clusters.labels)
+
+
+def test_prototypes_in_the_metric_of_known_classes_start_at_centroids_there() -> None:
+    task = tiny_task(quick(changes={"assignment.metric": "known", "assignment.directions": 4}))
+    head = prototypes_from_kmeans(task)
+    assert isinstance(head, MappedCosineHead) and head.matrix.shape == (64, 8)
+    within = mean_within_class_covariance(task.statistics)
+    centre, matrix = whitening(within, task.frozen_features, 8)
+    moved = (task.frozen_features - centre) @ matrix
+    clusters = kmeans(moved, 2, generator(task.seed, "k-means"), spherical=True)
     assert torch.equal(head(task.frozen_features).argmax(dim=1), clusters.labels)
 
 

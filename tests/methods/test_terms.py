@@ -9,7 +9,7 @@ from torch import Tensor
 import slow_losses
 from inlay import branches
 from inlay.data.draws import Draws
-from inlay.discovery.assignment import sinkhorn
+from inlay.discovery.assignment import assignment_of_first, sinkhorn
 from inlay.methods import METHODS, method, terms
 from inlay.methods.model import StageModel, StageOutputs
 from inlay.methods.task import StageTask
@@ -100,7 +100,7 @@ def test_triplet_follows_its_settings(mining: str, other_view: str, divide_by: s
 
 
 def test_each_choice_of_the_triplet_makes_a_difference() -> None:
-    changes = [("mining", "frozen"), ("other_view", "second"), ("divide_by", "all"), ("divide_by", "none")]
+    changes = [("mining", "frozen"), ("other_view", "first"), ("divide_by", "all"), ("divide_by", "novel")]
     choices = [{}, *({f"triplet.{part}": choice} for part, choice in changes)]
     values = [value(terms.TRIPLET, outputs_of(*stage(choice))) for choice in choices]
     assert len(set(values)) == len(values)
@@ -124,6 +124,13 @@ def test_replay_draws_from_the_statistics_with_the_key_of_the_batch(kind: str) -
     assert value(terms.REPLAY, outputs) == pytest.approx(expected, rel=1e-4)
     other = StageOutputs(task, model, replace(outputs.batch, key=outputs.batch.key + 2))
     assert value(terms.REPLAY, other) != pytest.approx(expected, rel=1e-4)
+
+
+def test_assignment_may_predict_the_first_view_alone() -> None:
+    task, model = stage({"assignment.targets": "first"}, "inlay")
+    outputs = outputs_of(task, model)
+    expected = assignment_of_first(*outputs.novel, 0.1, 0.05)
+    assert value(terms.ASSIGNMENT, outputs) == pytest.approx(expected.item(), rel=1e-5)
 
 
 def test_assignment_predicts_each_view_from_the_other() -> None:

@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-__all__ = ["sinkhorn", "swapped_assignment"]
+__all__ = ["assignment_of_first", "sinkhorn", "swapped_assignment"]
 
 
 @torch.no_grad()
@@ -55,14 +55,27 @@ def swapped_assignment(
     Raises:
         ValueError: If the shapes differ or the temperature is not above 0.
     """
+    from_second = assignment_of_first(scores_first, scores_second, temperature, epsilon, iterations)
+    from_first = assignment_of_first(scores_second, scores_first, temperature, epsilon, iterations)
+    return (from_second + from_first) / 2
+
+
+def assignment_of_first(
+    scores_first: Tensor,
+    scores_second: Tensor,
+    temperature: float = 0.1,
+    epsilon: float = 0.05,
+    iterations: int = 3,
+) -> Tensor:
+    """Predict the balanced assignment of the first views from the second views.
+
+    Arguments, result and errors are those of `swapped_assignment`, of which this is one half.
+    """
     if scores_first.shape != scores_second.shape:
         raise ValueError(
             f"both views need scores of one shape; got {tuple(scores_first.shape)} and {tuple(scores_second.shape)}"
         )
     if temperature <= 0:
         raise ValueError(f"temperature must be above 0; got {temperature}")
-    target_first = sinkhorn(scores_first, epsilon, iterations)
-    target_second = sinkhorn(scores_second, epsilon, iterations)
-    from_second = F.cross_entropy(scores_second.to(target_first.dtype) / temperature, target_first)
-    from_first = F.cross_entropy(scores_first.to(target_second.dtype) / temperature, target_second)
-    return (from_second + from_first) / 2
+    target = sinkhorn(scores_first, epsilon, iterations)
+    return F.cross_entropy(scores_second.to(target.dtype) / temperature, target)

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from inlay.discovery.kmeans import kmeans
+from inlay.discovery.whitening import mean_within_class_covariance, whitening
 from inlay.engine.randomness import generator
 from inlay.errors import InlayError
-from inlay.heads import CosineHead, NovelHead, linear
+from inlay.heads import CosineHead, MappedCosineHead, NovelHead, linear
 from inlay.methods.model import StageModel, StageOutputs
 from inlay.methods.task import StageTask
 from inlay.methods.term import Term
@@ -93,7 +94,13 @@ def linear_novel_head(task: StageTask) -> nn.Linear:
     return linear(task.head.in_features, task.classes, generator(task.seed, "novel head"))
 
 
-def prototypes_from_kmeans(task: StageTask) -> CosineHead:
-    """Return cosine prototypes at the centroids of spherical k-means on the frozen features."""
+def prototypes_from_kmeans(task: StageTask) -> CosineHead | MappedCosineHead:
+    """Return cosine prototypes at the centroids of spherical k-means on the frozen features, in the chosen metric."""
+    settings, features = task.settings.assignment, task.frozen_features
     randomness = generator(task.seed, "k-means")
-    return CosineHead(kmeans(task.frozen_features, task.classes, randomness, spherical=True).centroids)
+    if settings.metric == "plain":
+        return CosineHead(kmeans(features, task.classes, randomness, spherical=True).centroids)
+    within = mean_within_class_covariance(task.statistics)
+    centre, matrix = whitening(within, features, settings.directions * task.classes)
+    clusters = kmeans((features - centre) @ matrix, task.classes, randomness, spherical=True)
+    return MappedCosineHead(centre, matrix, clusters.centroids)

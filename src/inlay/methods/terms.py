@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from inlay.data.draws import Draws
-from inlay.discovery.assignment import swapped_assignment
+from inlay.discovery.assignment import assignment_of_first, swapped_assignment
 from inlay.discovery.contrastive import contrastive
 from inlay.discovery.distillation import feature_distillation
 from inlay.discovery.information import mutual_information_loss
@@ -80,7 +80,8 @@ def _replay(outputs: StageOutputs) -> Tensor:
 
 def _assignment(outputs: StageOutputs) -> Tensor:
     settings = outputs.task.settings.assignment
-    return swapped_assignment(*outputs.novel, settings.temperature, settings.epsilon)
+    predict = swapped_assignment if settings.targets == "both" else assignment_of_first
+    return predict(*outputs.novel, settings.temperature, settings.epsilon)
 
 
 def _information(outputs: StageOutputs) -> Tensor:

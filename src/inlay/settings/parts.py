@@ -221,6 +221,11 @@ class AssignmentSettings:
         information: Weight of the mutual information between the assignments of the two views.
         temperature: Temperature of the prototype softmax.
         epsilon: Softness of the balanced assignment.
+        targets: Whose assignments are predicted: those of "both" views, each by the other, or those of the "first"
+            by the second.
+        metric: Features that prototypes are compared with: "plain", or "known": whitened by the spread within the
+            classes known so far, in the leading directions.
+        directions: With "known": directions kept for each new class.
         neighbours: Each image may be paired with one of this many nearest images instead of itself.
         partner_share: Share of pairs that are neighbours.
         balanced: Share the images out evenly among the new classes when the stage ends, too; only where they are
@@ -231,6 +236,9 @@ class AssignmentSettings:
     information: float = 0.0
     temperature: float = field(default=0.1, metadata=_POSITIVE)
     epsilon: float = field(default=0.05, metadata=_POSITIVE)
+    targets: Literal["both", "first"] = "both"
+    metric: Literal["plain", "known"] = "plain"
+    directions: int = field(default=3, metadata=_POSITIVE)
     neighbours: int = field(default=5, metadata=_POSITIVE)
     partner_share: float = field(default=0.0, metadata={"maximum": 1})
     balanced: bool = False
