@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from inlay.discovery.statistics import class_statistics
+from inlay.discovery.statistics import ClassStatistics, class_statistics
 from inlay.discovery.whitening import mean_within_class_covariance, whitening
 
 SIZE = 5
@@ -32,7 +32,8 @@ def test_within_class_covariance_is_the_mean_over_classes_that_have_samples() ->
 
 
 def test_without_samples_there_is_no_covariance() -> None:
-    statistics = class_statistics(torch.zeros(0, SIZE), torch.zeros(0, dtype=torch.int64), 2, "full", allow_empty=True)
+    empty = torch.zeros(2, SIZE)
+    statistics = ClassStatistics(empty, torch.zeros(2, dtype=torch.int64), empty)
     with pytest.raises(ValueError, match="no class with samples"):
         mean_within_class_covariance(statistics)
 
