@@ -1,4 +1,4 @@
-"""Write the tables of docs/results.md from benchmarks/results/table1/*.json and benchmarks/results/paper.json.
+"""Write the tables of docs/results.md from benchmarks/results/{table1,tuning}/*.json and benchmarks/results/paper.json.
 
 python -m benchmarks.results_tables [--check]
 """
@@ -14,15 +14,17 @@ from benchmarks.results_main import main_sections
 from benchmarks.results_paper import BASES, DATASETS, REFERENCES, SYSTEMS, Paper, read_paper
 from benchmarks.results_runs import Run, read_runs
 from benchmarks.results_settings import split_sections, step_sections
+from benchmarks.results_tuning import tuning_sections
 from benchmarks.results_variants import variant_sections
 
 from inlay.errors import InlayError
 
-__all__ = ["BEGIN", "END", "PAGE", "PAPER", "RUNS", "sections", "with_tables"]
+__all__ = ["BEGIN", "END", "PAGE", "PAPER", "RUNS", "TUNING", "sections", "whole", "with_tables"]
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "results.md"
 RUNS = ROOT / "benchmarks" / "results" / "table1"
+TUNING = ROOT / "benchmarks" / "results" / "tuning"
 PAPER = ROOT / "benchmarks" / "results" / "paper.json"
 BEGIN, END = "<!-- result tables: made by benchmarks/results_tables.py -->", "<!-- end of result tables -->"
 
@@ -30,7 +32,7 @@ BEGIN, END = "<!-- result tables: made by benchmarks/results_tables.py -->", "<!
 def main() -> None:
     """Write the tables, or with --check say whether they are up to date."""
     try:
-        write_page(__doc__, PAGE, lambda text: with_tables(text, sections(RUNS, read_paper(PAPER))))
+        write_page(__doc__, PAGE, lambda text: with_tables(text, whole(RUNS, TUNING, read_paper(PAPER))))
     except InlayError as error:
         sys.exit(f"Error: {error}")
 
@@ -40,8 +42,22 @@ def with_tables(text: str, parts: Sequence[str]) -> str:
     return between(text, BEGIN, END, parts)
 
 
+def whole(folder: Path, tuning: Path, paper: Paper) -> list[str]:
+    """Return all sections of the page, those on how settings were chosen last.
+
+    Args:
+        folder: Folder of the runs.
+        tuning: Folder of the runs that decided settings.
+        paper: Figures that the paper prints.
+
+    Raises:
+        InlayError: As `sections` does.
+    """
+    return [*sections(folder, paper), *tuning_sections(read_runs(tuning))]
+
+
 def sections(folder: Path, paper: Paper) -> list[str]:
-    """Return all sections of the page.
+    """Return the sections of the runs that are compared.
 
     Args:
         folder: Folder of the runs.

@@ -11,7 +11,7 @@ from benchmarks.results_heads import released_section, separate_section
 from benchmarks.results_main import main_sections
 from benchmarks.results_paper import AVERAGE, DATASETS, REFERENCES, SYSTEMS, read_paper
 from benchmarks.results_provenance import provenance
-from benchmarks.results_runs import FIRST, NOTHING, figure, harmonic, mean, read_runs, row
+from benchmarks.results_runs import FIRST, figure, read_runs, row, scores
 from benchmarks.results_settings import split_sections, step_sections
 from benchmarks.results_variants import GROUPS, variant_sections
 
@@ -83,7 +83,35 @@ OURS = ("Old, ours", "New, ours", "All, ours", "Harmonic, ours")
 
 def test_the_page_shows_the_runs() -> None:
     page = results_tables.PAGE.read_text(encoding="utf-8")
-    assert results_tables.with_tables(page, results_tables.sections(results_tables.RUNS, PAPER)) == page
+    parts = results_tables.whole(results_tables.RUNS, results_tables.TUNING, PAPER)
+    assert results_tables.with_tables(page, parts) == page
+
+
+@pytest.mark.parametrize(("label", "title"), [("adm", "ADM, ours"), ("inlay", "`inlay`")])
+def test_the_readme_quotes_the_runs(label: str, title: str) -> None:
+    readme = (results_tables.ROOT / "README.md").read_text(encoding="utf-8")
+    runs = [
+        run for run in read_runs(results_tables.RUNS) if (run.base, run.steps, run.split) == ("reference", 1, FIRST)
+    ]
+    for dataset, name in (("cifar10", "CIFAR-10"), ("cifar100", "CIFAR-100")):
+        all_classes = figure(scores(row(runs, label=label, dataset=dataset), "all"))
+        section = readme[readme.index("Table 1") : readme.index("## Set up")]
+        assert _line(section, **{"": title})[name] == all_classes.replace(")", " seeds)")
+
+
+def test_runs_that_decided_settings_are_shown_with_what_they_changed(tmp_path: Path) -> None:
+    command = "inlay bench table1 --split-seeds 1 --base-set base.training.epochs=9 --set a.b=1 --set c=x"
+    recipe = "cross-entropy 1 on weak views; 60 epochs, batch 128, learning rate 0.1, step at 0.5, 0.8, weight decay 0"
+    decided = _record(name="try", split="seed 1", command=command, base_recipe=recipe)
+    for folder in ("runs", "tuning", "nothing"):
+        (tmp_path / folder).mkdir()
+    runs, tuning = tmp_path / "runs", _write(tmp_path / "tuning", decided)
+    *_, shown, told = results_tables.whole(runs, tuning, PAPER)
+    (cells,) = _rows(shown)
+    assert cells["changed"] == "`a.b=1`, `c=x`" and cells["base decays at"] == "0.5, 0.8"
+    assert cells["classes"] == "random split 1" and command in told
+    assert (cells["Old"], cells["New"], cells["base classes"]) == ("80.0 (1)", "50.0 (1)", "90.0 (1)")
+    assert results_tables.whole(runs, tmp_path / "nothing", PAPER) == results_tables.sections(runs, PAPER)
 
 
 @pytest.mark.parametrize("stale", [False, True])
