@@ -11,7 +11,7 @@ from benchmarks.results_heads import released_section, separate_section
 from benchmarks.results_main import main_sections
 from benchmarks.results_paper import AVERAGE, DATASETS, REFERENCES, SYSTEMS, read_paper
 from benchmarks.results_provenance import provenance
-from benchmarks.results_runs import FIRST, figure, read_runs, row, scores
+from benchmarks.results_runs import FIRST, NOTHING, figure, harmonic, mean, read_runs, row, scores
 from benchmarks.results_settings import split_sections, step_sections
 from benchmarks.results_variants import GROUPS, variant_sections
 
