@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from inlay import decisions
 from inlay.decisions import Decision
+from inlay.densities import with_densities
 from inlay.discovery.repair import padded
 from inlay.discovery.statistics import ClassStatistics
 from inlay.engine.checkpoint import JsonObject
@@ -134,7 +135,8 @@ def _with_outcome(knowledge: Knowledge, outcome: Any) -> Knowledge:
         head.requires_grad_(False).eval()
     if _ROWS in tensors:
         statistics = _with_rows(padded(statistics, len(registry)), tensors)
-    return replace(knowledge, registry=registry, head=head, statistics=statistics)
+    changed = replace(knowledge, registry=registry, head=head, statistics=statistics)
+    return with_densities(changed) if _ROWS in tensors else changed
 
 
 def _changed_rows(before: ClassStatistics, after: ClassStatistics) -> dict[str, Tensor]:

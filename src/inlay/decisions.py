@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from inlay.densities import with_densities
 from inlay.discovery import repair
 from inlay.discovery.statistics import ClassStatistics
 from inlay.engine.randomness import generator
@@ -158,8 +159,9 @@ def replay(
             return replace(knowledge, registry=registry)
         if isinstance(knowledge.head, nn.Linear):
             head = repair.closed_head(knowledge.head, (), len(registry))
-            return replace(knowledge, registry=registry, statistics=statistics, head=head)
-    return replace(knowledge, registry=registry, statistics=statistics, head=_refitted(knowledge, registry, statistics))
+            return with_densities(replace(knowledge, registry=registry, statistics=statistics, head=head))
+    head = _refitted(knowledge, registry, statistics)
+    return with_densities(replace(knowledge, registry=registry, statistics=statistics, head=head))
 
 
 def to_json(decision: Decision) -> dict[str, object]:

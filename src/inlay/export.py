@@ -17,6 +17,7 @@ from inlay.data.normalisation import Normalisation
 from inlay.engine.checkpoint import sync_folder, writing
 from inlay.engine.randomness import generator
 from inlay.errors import InlayError
+from inlay.heads import describe_head
 from inlay.knowledge import InputForm, Knowledge
 
 __all__ = ["Classifier", "ExportFormat", "Pixels", "export"]
@@ -27,7 +28,7 @@ Pixels = Literal["uint8", "float32"]
 _OUTPUTS = ("logits", "probabilities")
 _CLASS_FACTS = ("id", "name", "stage", "kind", "status")
 # What the files say of the classifier beside its classes; the rest of a stage is the run's own.
-_FACTS = ("input", "backbone", "architecture", "structure", "twin", "head")
+_FACTS = ("input", "backbone", "architecture", "structure", "twin")
 
 
 class Classifier(nn.Module):
@@ -40,7 +41,7 @@ class Classifier(nn.Module):
     def __init__(self, knowledge: Knowledge) -> None:
         super().__init__()
         self.network = copy.deepcopy(knowledge.network).cpu()
-        self.head = copy.deepcopy(knowledge.head).cpu()
+        self.head = copy.deepcopy(knowledge.classifier).cpu()
         self._normalise: Normalisation = knowledge.form.normalise
         self.eval()
 
@@ -74,7 +75,7 @@ def export(knowledge: Knowledge, path: Path, form: ExportFormat, pixels: Pixels)
     classifier, facts = Classifier(knowledge), knowledge.to_files()[1]
     # Not all that the registry knows: the places of images are nobody's business.
     classes = [{name: getattr(entry, name) for name in _CLASS_FACTS} for entry in knowledge.registry]
-    described = {"classes": classes, **{name: facts[name] for name in _FACTS}}
+    described = {"classes": classes, **{name: facts[name] for name in _FACTS}, "head": describe_head(classifier.head)}
     if form == "onnx":
         _write_onnx(classifier, _noise(knowledge.form, pixels), path, described)
     else:

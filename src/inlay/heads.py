@@ -11,6 +11,7 @@ from torch.nn import functional
 
 from inlay.backbones.twin import ResidualStudentHead
 from inlay.discovery.calibration import HeadScale, calibrated_concat
+from inlay.discovery.density import DensityHead
 from inlay.discovery.projection import StudentHead
 from inlay.errors import InlayError
 
@@ -169,7 +170,7 @@ def describe_head(head: nn.Module) -> dict[str, Any]:
     """Describe the structure of a head as JSON-ready data; its sizes are those of its tensors.
 
     Args:
-        head: A linear head with bias, a cosine or clustering head, or a `ConcatenatedHead`.
+        head: A linear head with bias, a cosine or clustering head, a `DensityHead` or a `ConcatenatedHead`.
 
     Returns:
         "kind" and, where that is "concatenated", the description of the "novel" head.
@@ -179,6 +180,8 @@ def describe_head(head: nn.Module) -> dict[str, Any]:
     """
     if type(head) is ConcatenatedHead:
         return {"kind": "concatenated", "novel": describe_head(head.novel)}
+    if type(head) is DensityHead:
+        return {"kind": "densities"}
     return {"kind": _kind_of(head)}
 
 
@@ -195,15 +198,17 @@ def rebuild_head(description: Mapping[str, Any], tensors: Mapping[str, Tensor]) 
     concatenated = description.get("kind") == "concatenated"
     described = description.get("novel") if concatenated else description
     kind = described.get("kind") if isinstance(described, Mapping) else None
-    if kind not in _KINDS:
+    if kind not in (_KINDS if concatenated else [*_KINDS, "densities"]):
         raise InlayError(
             f"The head is described by the unknown kind {kind!r}; write one of {', '.join(_KINDS)}, alone or as the "
-            f"novel part of the kind concatenated."
+            f"novel part of the kind concatenated, or densities."
         )
     try:
-        head = _empty_concatenated(kind, tensors) if concatenated else _empty(kind, tensors)
+        if kind == "densities":
+            return DensityHead.from_tensors(tensors)
+        head = _empty_concatenated(str(kind), tensors) if concatenated else _empty(str(kind), tensors)
         head.load_state_dict({name: tensor.clone() for name, tensor in tensors.items()}, assign=True)
-    except (RuntimeError, ValueError) as error:
+    except (KeyError, RuntimeError, ValueError) as error:
         reason = " ".join(str(error).split())
         raise InlayError(
             f"The tensors do not fit a head of the kind {description['kind']}; give those that were saved with its "

@@ -14,6 +14,7 @@ from inlay import backbones, branches
 from inlay.backbones.twin import TwinNetwork
 from inlay.data.images import Images
 from inlay.data.normalisation import Normalisation
+from inlay.discovery.density import DensityHead
 from inlay.discovery.statistics import ClassStatistics
 from inlay.engine.feed import feed_of
 from inlay.engine.inference import features_of
@@ -26,6 +27,8 @@ from inlay.settings import Settings
 __all__ = ["InputForm", "Knowledge", "StageRecord"]
 
 _MOST_VALUES = 2**27
+# Features that are scored at a time; densities need as many numbers for each as there are directions of all classes.
+_CHUNK = 4096
 
 
 @dataclass(frozen=True)
@@ -123,6 +126,7 @@ class Knowledge:
         seed: Seed of the run.
         record: The latest stage.
         architecture: What builds the backbone again besides its name; None if the name is enough.
+        densities: Gaussians of the classes, which predict in place of the head; None if the head does.
     """
 
     network: nn.Module
@@ -135,12 +139,22 @@ class Knowledge:
     seed: int
     record: StageRecord
     architecture: Mapping[str, Any] | None = None
+    densities: DensityHead | None = None
+
+    @property
+    def classifier(self) -> nn.Module:
+        """What turns features [B, D] into the scores of all classes, [B, C]."""
+        return self.head if self.densities is None else self.densities
 
     @torch.no_grad()
     def logits(self, images: Images) -> Tensor:
         """Return the scores of all classes, [N, C], for images of the right form, on the CPU."""
-        scores: Tensor = self.head(self.features(images))
-        return scores.cpu()
+        return self.scores(self.features(images)).cpu()
+
+    @torch.no_grad()
+    def scores(self, features: Tensor) -> Tensor:
+        """Return the scores of all classes, [N, C], for features [N, D], on their device."""
+        return torch.cat([self.classifier(chunk) for chunk in torch.split(features, _CHUNK)])
 
     @property
     def device(self) -> torch.device:
@@ -164,6 +178,8 @@ class Knowledge:
         tensors = {f"network.{name}": tensor for name, tensor in self.network.state_dict().items()}
         tensors |= {f"head.{name}": tensor for name, tensor in self.head.state_dict().items()}
         tensors |= {f"statistics.{name}": tensor for name, tensor in self.statistics.tensors().items()}
+        if self.densities is not None:
+            tensors |= {f"densities.{name}": tensor for name, tensor in self.densities.state_dict().items()}
         facts = {
             "backbone": self.backbone,
             "architecture": self.architecture,
@@ -214,6 +230,7 @@ class Knowledge:
         head = rebuild_head(facts.get("head", {"kind": "linear"}), _under(tensors, "head."))
         assert isinstance(head, nn.Linear | ConcatenatedHead)
         statistics = ClassStatistics.from_tensors(_under(tensors, "statistics."))
+        densities = _under(tensors, "densities.")
         return cls(
             network=network,
             head=head.requires_grad_(False).to(device),
@@ -225,6 +242,7 @@ class Knowledge:
             seed=facts["seed"],
             record=StageRecord.from_json(facts["stage"]),
             architecture=facts.get("architecture"),
+            densities=DensityHead.from_tensors(densities).to(device) if densities else None,
         )
 
 

@@ -17,6 +17,7 @@ from torch import nn
 from inlay import backbones
 from inlay.data.images import Images
 from inlay.data.normalisation import normalisation_of
+from inlay.densities import with_densities
 from inlay.discovery.refit import refit_linear
 from inlay.discovery.repair import closed_head
 from inlay.discovery.statistics import ClassStatistics, class_statistics
@@ -255,7 +256,7 @@ def _with_new_classes(
         clusters=tuple(outcome.assignments.tolist()),
         merge=_merge_facts(outcome),
     )
-    return replace(
+    after = replace(
         knowledge,
         network=outcome.network,
         head=outcome.head,
@@ -264,6 +265,7 @@ def _with_new_classes(
         settings=settings,
         record=record,
     )
+    return with_densities(after)
 
 
 def _stage_task(knowledge: Knowledge, feed: Feed, classes: int, settings: Settings) -> StageTask:

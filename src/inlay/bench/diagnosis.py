@@ -71,7 +71,7 @@ def diagnose(learner: HeadKeepingLearner, stages: Stages) -> dict[str, Any]:
     test, old = stages.test(stages.count), len(learner.classes) - len(learner.classes.of_stage(stages.count))
     known, truth = learner.knowledge, _right_outputs(learner, test)
     features = known.features(test)
-    logits = known.head(features)
+    logits = known.scores(features)
     head = learner.novel_head()
     novel = None if head is None else head(features)
     found: dict[str, Any] = dict.fromkeys(("novel_head", "calibrated", "released"))

@@ -122,7 +122,7 @@ def metrics_of(scores: Scores) -> dict[str, object]:
 def sizes_of(known: Knowledge) -> dict[str, int]:
     """Count the parameters of the folded network and its head, and the bytes kept of all classes together."""
     network = branches.folded_parameters(known.network, known.form.example().to(known.device))
-    kept = known.statistics.tensors().values()
+    kept = [*known.statistics.tensors().values(), *([] if known.densities is None else known.densities.buffers())]
     return {
         "parameters": network + branches.count_parameters(known.head),
         "stored_bytes": sum(tensor.numel() * tensor.element_size() for tensor in kept),

@@ -181,6 +181,8 @@ def _receipt(knowledge: Knowledge, stages: Sequence[StageRecord]) -> Iterator[st
     classes = len(knowledge.registry)
     parts = {f"{name} of the features": tensor.nbytes for name, tensor in knowledge.statistics.tensors().items()}
     parts["weights of the head"] = sum(tensor.nbytes for tensor in knowledge.head.state_dict().values())
+    if knowledge.densities is not None:
+        parts["densities"] = sum(tensor.nbytes for tensor in knowledge.densities.buffers())
     parts["text of the register"] = len(json.dumps(knowledge.registry.to_json()))
     yield "In bytes per class: " + ", ".join(f"{what} {round(size / classes):,}" for what, size in parts.items()) + "."
     taught = sum(len(record.fingerprints) for record in stages if record.kind == "labelled")

@@ -82,6 +82,11 @@ class Method:
                 )
         if self.terms and not weighted:
             raise InlayError(f"No loss of the method {self.name!r} has a weight; set at least one of them.")
+        if settings.classifier.decision == "densities" and (settings.replay.statistics != "full" or not self.joint):
+            raise InlayError(
+                "Densities need whole covariances and a joint head, so set replay.statistics=full with a method that "
+                "has one, or classifier.decision=linear."
+            )
         if not self.joint:
             wrong = {"heads=two": settings.classifier.heads == "one", "refit=false": settings.classifier.refit}
             wrong["drift=false"] = settings.classifier.drift

@@ -70,8 +70,7 @@ def _card(stage: DecidedStage, entry: ClassEntry) -> ClassCard:
     doubtful: list[int] = []
     if images:
         features = stage.features[images]
-        with torch.no_grad():
-            scores = stage.after.head(features.to(stage.after.device)).cpu()
+        scores = stage.after.scores(features.to(stage.after.device)).cpu()
         typical = stage_view.typical(features, _SHOWN)
         doubtful = stage_view.doubtful(scores, entry.id, _SHOWN)
     others = [other for other in stage.after.registry.active() if other.id != entry.id]

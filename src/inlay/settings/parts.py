@@ -263,6 +263,11 @@ class ClassifierSettings:
         drift: Move the statistics of old classes by a ridge map fitted on the unlabelled images.
         drift_residual: Add what the map leaves unexplained to the spread of the moved classes.
         ridge: Strength of that ridge, relative to the mean variance.
+        decision: What predicts after a discovery stage: the "linear" joint head, or "densities": the Gaussian under
+            which a feature is most likely, from the statistics of the classes, which must be full.
+        density_shrinkage: How much of its covariance a class shares with all others, with "densities".
+        density_floor: Part of the mean variance that is added in every direction.
+        density_rank: Directions kept of what a class does not share.
     """
 
     detach: bool = False
@@ -275,3 +280,7 @@ class ClassifierSettings:
     drift: bool = True
     drift_residual: bool = True
     ridge: float = field(default=1e-2, metadata=_POSITIVE)
+    decision: Literal["linear", "densities"] = "linear"
+    density_shrinkage: float = field(default=0.8, metadata=_POSITIVE | {"maximum": 1})
+    density_floor: float = field(default=0.1, metadata=_POSITIVE)
+    density_rank: int = field(default=64, metadata=_POSITIVE)

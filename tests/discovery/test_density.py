@@ -1,0 +1,97 @@
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from inlay.discovery.density import density_head, matched_temperature
+from inlay.discovery.repair import without
+from inlay.discovery.statistics import ClassStatistics, class_statistics
+
+SIZE, CLASSES = 6, 4
+
+
+def _normal(*shape: int, seed: int) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def _statistics() -> ClassStatistics:
+    labels = torch.arange(CLASSES).repeat_interleave(30)
+    shapes = _normal(CLASSES, SIZE, SIZE, seed=0)
+    features = torch.einsum("nd,nde->ne", _normal(len(labels), SIZE, seed=1), shapes[labels])
+    return class_statistics((features + 3 * _normal(CLASSES, SIZE, seed=2)[labels]).float(), labels, CLASSES, "full")
+
+
+def _reference(statistics: ClassStatistics, features: Tensor, shrinkage: float, floor: float) -> Tensor:
+    """Log densities but for the constant that all classes share, with whole covariances."""
+    covariances = [statistics.covariance(index) for index in range(len(statistics))]
+    within = sum(covariances[1:], covariances[0]) / len(covariances)
+    ridge = floor * within.diagonal().mean() * torch.eye(SIZE, dtype=torch.float64)
+    scores = torch.empty(len(features), len(covariances), dtype=torch.float64)
+    for index, covariance in enumerate(covariances):
+        shrunk = (1 - shrinkage) * covariance + shrinkage * within + ridge
+        for row, feature in enumerate(features.double()):
+            away = feature - statistics.mean[index].double()
+            scores[row, index] = -(away @ torch.linalg.inv(shrunk) @ away + torch.linalg.slogdet(shrunk)[1]) / 2
+    return scores
+
+
+@pytest.mark.parametrize(("shrinkage", "floor"), [(0.8, 0.1), (0.3, 0.01), (1.0, 0.5)])
+def test_all_directions_give_the_log_densities(shrinkage: float, floor: float) -> None:
+    statistics, features = _statistics(), 3 * _normal(9, SIZE, seed=3)
+    expected = _reference(statistics, features, shrinkage, floor)
+    found = density_head(statistics, shrinkage, floor, rank=100)(features.float()).double()
+    # The determinant of the shared transform is the same for all classes and left out.
+    torch.testing.assert_close(found - found[:, :1], expected - expected[:, :1], rtol=1e-3, atol=1e-3)
+
+
+def test_fewer_directions_keep_trace_and_leading_directions() -> None:
+    statistics, rank = _statistics(), 2
+    whole, cut = (density_head(statistics, 0.8, 0.1, rank=kept) for kept in (SIZE, rank))
+    for index in range(CLASSES):
+        variances = 1 / (whole.gains[index] + whole.precisions[index])
+        kept = 1 / (cut.gains[index] + cut.precisions[index])
+        torch.testing.assert_close(kept, variances[-rank:])
+        noise = 1 / cut.precisions[index].item()
+        assert kept.sum().item() + (SIZE - rank) * noise == pytest.approx(variances.sum().item(), rel=1e-4)
+
+
+def test_with_nothing_of_their_own_classes_differ_by_their_distance() -> None:
+    statistics = ClassStatistics(torch.tensor([[0.0, 0.0], [4.0, 0.0]]), torch.tensor([5, 5]), torch.ones(2))
+    scores = density_head(statistics, shrinkage=1.0, floor=1.0)(torch.tensor([[1.0, 0.0], [2.0, 9.0]]))
+    # The variance is 1 + 1 in each direction: -(1 - 9) / 2 / 2, and halfway none is nearer.
+    assert (scores[0, 0] - scores[0, 1]).item() == pytest.approx(2.0)
+    assert (scores[1, 0] - scores[1, 1]).item() == pytest.approx(0.0, abs=1e-5)
+
+
+def test_an_empty_class_is_below_all_others() -> None:
+    whole, features = _statistics(), 3 * _normal(20, SIZE, seed=4).float()
+    scores = density_head(without(whole, [1]))(features)
+    rest = scores[:, [0, 2, 3]]
+    torch.testing.assert_close(scores[:, 1], rest.amin(dim=1) - 1)
+    assert torch.isfinite(scores).all()
+
+
+def test_a_density_head_is_saved_by_its_tensors() -> None:
+    first, second = density_head(_statistics()), density_head(without(_statistics(), [0]))
+    features = _normal(5, SIZE, seed=5).float()
+    assert not torch.equal(first(features), second(features))
+    second.load_state_dict(first.state_dict())
+    assert torch.equal(first(features), second(features))
+
+
+def test_numbers_out_of_range_are_refused() -> None:
+    for changes in ({"shrinkage": 0.0}, {"shrinkage": 1.1}, {"floor": 0.0}, {"rank": 0}):
+        with pytest.raises(ValueError, match="need 0 < shrinkage"):
+            density_head(_statistics(), **changes)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("confidence", [0.4, 0.7, 0.95])
+def test_the_temperature_gives_the_confidence(confidence: float) -> None:
+    scores = 20 * _normal(200, 3, seed=6)
+    temperature = matched_temperature(scores, confidence)
+    total = 0.0
+    for row in scores.tolist():
+        shares = [math.exp((value - max(row)) / temperature) for value in row]
+        total += max(shares) / sum(shares)
+    assert total / len(scores) == pytest.approx(confidence, abs=1e-4)
