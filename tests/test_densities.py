@@ -13,7 +13,7 @@ import torch
 from inlay import Learner
 from inlay.decisions import Merge, Reject, Rename, apply
 from inlay.densities import with_densities
-from inlay.discovery.density import DensityHead, density_head
+from inlay.discovery.density import DensityHead, density_head, shared_part
 from inlay.errors import InlayError
 from inlay.heads import rebuild_head
 from inlay.methods import check_settings
@@ -44,7 +44,9 @@ def test_the_base_stage_predicts_by_its_trained_head() -> None:
 def test_after_discovery_the_likeliest_class_is_predicted() -> None:
     known, images = learned().knowledge, fresh(SEEN)
     assert isinstance(known.densities, DensityHead)
-    expected = density_head(known.statistics, 0.8, 0.1, 20)(known.features(images)).argmax(dim=1)
+    expected = density_head(known.statistics, shared_part(known.statistics, 4.0), 0.05, 20)(
+        known.features(images)
+    ).argmax(dim=1)
     assert [prediction.id for prediction in learned().predict(images)] == expected.tolist()
     assert not torch.equal(expected, known.head(known.features(images)).argmax(dim=1))
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from torch import nn
 
-from inlay.discovery.density import density_head, tempered
+from inlay.discovery.density import density_head, shared_part, tempered
 from inlay.engine.randomness import generator
 from inlay.knowledge import Knowledge
 
@@ -22,6 +22,7 @@ def with_densities(knowledge: Knowledge) -> Knowledge:
     settings = knowledge.settings.classifier
     if settings.decision == "linear" or not isinstance(knowledge.head, nn.Linear) or knowledge.record.index == 0:
         return replace(knowledge, densities=None)
-    head = density_head(knowledge.statistics, settings.density_shrinkage, settings.density_floor, settings.density_rank)
+    shared = shared_part(knowledge.statistics, settings.density_prior)
+    head = density_head(knowledge.statistics, shared, settings.density_floor, settings.density_rank)
     randomness = generator(knowledge.seed, "densities", device=knowledge.device)
     return replace(knowledge, densities=tempered(head, knowledge.statistics, knowledge.head, randomness))

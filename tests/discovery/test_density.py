@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from inlay.discovery.density import density_head, matched_temperature
+from inlay.discovery.density import density_head, matched_temperature, shared_part
 from inlay.discovery.repair import without
 from inlay.discovery.statistics import ClassStatistics, class_statistics
 
@@ -80,10 +80,17 @@ def test_a_density_head_is_saved_by_its_tensors() -> None:
     assert torch.equal(first(features), second(features))
 
 
+@pytest.mark.parametrize(("counts", "shared"), [([24, 24], 0.5), ([8, 8], 0.75), ([72, 0], 0.25), ([5000, 0], 0.2)])
+def test_better_known_classes_share_less(counts: list[int], shared: float) -> None:
+    # Six dimensions and a prior of 4: the common covariance counts for 24 samples.
+    statistics = ClassStatistics(torch.zeros(2, SIZE), torch.tensor(counts), torch.ones(2, SIZE))
+    assert shared_part(statistics, 4.0) == pytest.approx(shared)
+
+
 def test_numbers_out_of_range_are_refused() -> None:
     for changes in ({"shrinkage": 0.0}, {"shrinkage": 1.1}, {"floor": 0.0}, {"rank": 0}):
         with pytest.raises(ValueError, match="need 0 < shrinkage"):
-            density_head(_statistics(), **changes)  # type: ignore[arg-type]
+            density_head(_statistics(), **changes)
 
 
 @pytest.mark.parametrize("confidence", [0.4, 0.7, 0.95])

@@ -8,8 +8,9 @@ from torch import Tensor, nn
 from inlay.discovery.statistics import ClassStatistics
 from inlay.discovery.whitening import mean_within_class_covariance
 
-__all__ = ["DensityHead", "density_head", "matched_temperature", "tempered"]
+__all__ = ["DensityHead", "density_head", "matched_temperature", "shared_part", "tempered"]
 
+_LEAST_SHARED = 0.2
 _BISECTIONS = 40
 _TEMPERATURES = (1e-3, 1e6)
 
@@ -93,7 +94,7 @@ class DensityHead(nn.Module):
 
 @torch.no_grad()
 def density_head(
-    statistics: ClassStatistics, shrinkage: float = 0.8, floor: float = 0.1, rank: int = 64
+    statistics: ClassStatistics, shrinkage: float = 0.8, floor: float = 0.05, rank: int = 64
 ) -> DensityHead:
     """Return the head that says under which class features are most likely.
 
@@ -129,6 +130,21 @@ def density_head(
     present = statistics.counts > 0
     parts = (transform.float(), means.float(), directions.float(), variances.float(), noise.float())
     return DensityHead(*parts, present).eval()
+
+
+def shared_part(statistics: ClassStatistics, prior: float = 4.0) -> float:
+    """Return how much of their covariances classes should share, given how well each is known.
+
+    A covariance of n samples in D dimensions is trusted as much as that of all classes together if n = prior · D. At
+    least a fifth is shared.
+
+    Args:
+        statistics: Statistics of the classes, of which one or more are not empty.
+        prior: Samples per dimension for which the common covariance counts, above 0.
+    """
+    weight = prior * statistics.mean.shape[1]
+    samples = statistics.counts[statistics.counts > 0].double().mean().item()
+    return max(_LEAST_SHARED, weight / (weight + samples))
 
 
 @torch.no_grad()

@@ -265,7 +265,8 @@ class ClassifierSettings:
         ridge: Strength of that ridge, relative to the mean variance.
         decision: What predicts after a discovery stage: the "linear" joint head, or "densities": the Gaussian under
             which a feature is most likely, from the statistics of the classes, which must be full.
-        density_shrinkage: How much of its covariance a class shares with all others, with "densities".
+        density_prior: With "densities": images per dimension for which the covariance of all classes together counts
+            beside that of a class.
         density_floor: Part of the mean variance that is added in every direction.
         density_rank: Directions kept of what a class does not share.
     """
@@ -281,6 +282,6 @@ class ClassifierSettings:
     drift_residual: bool = True
     ridge: float = field(default=1e-2, metadata=_POSITIVE)
     decision: Literal["linear", "densities"] = "linear"
-    density_shrinkage: float = field(default=0.8, metadata=_POSITIVE | {"maximum": 1})
-    density_floor: float = field(default=0.1, metadata=_POSITIVE)
+    density_prior: float = field(default=4.0, metadata=_POSITIVE)
+    density_floor: float = field(default=0.05, metadata=_POSITIVE)
     density_rank: int = field(default=64, metadata=_POSITIVE)
