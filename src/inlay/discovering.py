@@ -113,12 +113,10 @@ def forgetting_of(before: Knowledge, after: Knowledge, correction: Correction | 
     Raises:
         InlayError: If one of the heads is not a joint one.
     """
-    heads = []
-    for knowledge in (before, after):
-        if not isinstance(knowledge.head, nn.Linear):
-            raise InlayError("Forgetting can be estimated with a joint head only; choose another method.")
-        heads.append((knowledge.statistics, knowledge.head.weight, knowledge.head.bias))
+    if not all(isinstance(knowledge.head, nn.Linear) for knowledge in (before, after)):
+        raise InlayError("Forgetting can be estimated with a joint head only; choose another method.")
     randomness = generator(derive_seed(before.seed, "forgetting", after.record.index), "noise", device=before.device)
+    heads = [(knowledge.statistics, knowledge.scores) for knowledge in (before, after)]
     return estimated_forgetting(heads[0], heads[1], randomness, correction)
 
 

@@ -1,6 +1,7 @@
 import itertools
 import math
 import statistics as plain
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -31,6 +32,10 @@ def _head(classes: int = 3, size: int = 4, seed: int = 5) -> tuple[Tensor, Tenso
     return weight, torch.randn(classes, generator=_randomness(seed + 1), dtype=torch.float64)
 
 
+def _scored(weight: Tensor, bias: Tensor) -> Callable[[Tensor], Tensor]:
+    return lambda features: features.to(weight.dtype) @ weight.T + bias
+
+
 def _right_one_by_one(
     statistics: ClassStatistics, weight: Tensor, bias: Tensor, samples: Tensor, labels: Tensor
 ) -> list[list[float]]:
@@ -49,7 +54,7 @@ def test_accuracy_is_that_of_a_loop_over_the_same_samples(kind: StatisticsKind) 
     bias = torch.tensor([0.3, -0.2, 0.1], dtype=torch.float64)
     weight = torch.cat([weight, 0.5 * weight[:1] + 0.5 * weight[1:2]])
     bias = torch.cat([bias, bias.new_zeros(1)])
-    found = estimated_accuracy(statistics, weight, bias, _randomness(3), per_class=50)
+    found = estimated_accuracy(statistics, _scored(weight, bias), _randomness(3), per_class=50)
     right = _right_one_by_one(statistics, weight, bias, *statistics.sample(50, _randomness(3)))
     means = [sum(own) / len(own) for own in right]
     variance = sum(mean * (1 - mean) / 50 for mean in means) / len(means) ** 2
@@ -75,14 +80,16 @@ def _normal_cdf(value: float) -> float:
 
 
 def test_accuracy_of_two_gaussians_is_the_one_computed_by_hand() -> None:
-    found = estimated_accuracy(_line(-1, 1), *_cut_at(0.5), _randomness(), per_class=20_000)
+    found = estimated_accuracy(_line(-1, 1), _scored(*_cut_at(0.5)), _randomness(), per_class=20_000)
     expected = [_normal_cdf(1.5), _normal_cdf(0.5)]
     assert found.per_class.tolist() == pytest.approx(expected, abs=4 * math.sqrt(0.25 / 20_000))
     assert found.mean == pytest.approx(sum(expected) / 2, abs=4 * found.standard_error)
 
 
 def test_the_standard_error_is_the_spread_over_repeats() -> None:
-    estimates = [estimated_accuracy(_line(-1, 1), *_cut_at(0.5), _randomness(seed), 100) for seed in range(300)]
+    estimates = [
+        estimated_accuracy(_line(-1, 1), _scored(*_cut_at(0.5)), _randomness(seed), 100) for seed in range(300)
+    ]
     spread = plain.stdev(estimate.mean for estimate in estimates)
     # The standard deviation of 300 numbers is itself known to 4 %.
     assert spread == pytest.approx(plain.mean(estimate.standard_error for estimate in estimates), rel=0.17)
@@ -94,8 +101,8 @@ def test_empty_classes_are_left_out() -> None:
     statistics = ClassStatistics(mean, torch.tensor([9, 0, 9]), torch.ones(3, 1))
     weight, bias = _cut_at(0.5)
     head = torch.cat([weight[:1], weight[:1], weight[1:]]), torch.cat([bias[:1], bias[:1] - 9, bias[1:]])
-    found = estimated_accuracy(statistics, *head, _randomness(), 200)
-    expected = estimated_accuracy(present, weight, bias, _randomness(), 200)
+    found = estimated_accuracy(statistics, _scored(*head), _randomness(), 200)
+    expected = estimated_accuracy(present, _scored(weight, bias), _randomness(), 200)
     assert found.per_class[1].isnan() and found.mean == expected.mean
     assert found.standard_error == expected.standard_error
 
@@ -103,7 +110,7 @@ def test_empty_classes_are_left_out() -> None:
 def test_forgetting_is_the_difference_of_two_loops_with_common_noise() -> None:
     old, after = _statistics(), _statistics(5, seed=20)
     heads = _head(3), _head(5, seed=8)
-    found = estimated_forgetting((old, *heads[0]), (after, *heads[1]), _randomness(2), per_class=40)
+    found = estimated_forgetting((old, _scored(*heads[0])), (after, _scored(*heads[1])), _randomness(2), per_class=40)
     noise = torch.randn(3, 40, 4, generator=_randomness(2))
     moved = ClassStatistics.from_tensors({name: tensor[:3] for name, tensor in after.tensors().items()})
     before = _right_one_by_one(old, *heads[0], *old.features_at(noise))
@@ -118,15 +125,15 @@ def test_forgetting_is_the_difference_of_two_loops_with_common_noise() -> None:
 
 def test_nothing_is_forgotten_where_nothing_changes() -> None:
     statistics, head = _statistics(), _head()
-    found = estimated_forgetting((statistics, *head), (statistics, *head), _randomness())
+    found = estimated_forgetting((statistics, _scored(*head)), (statistics, _scored(*head)), _randomness())
     assert found.drop == found.standard_error == 0 and torch.equal(found.per_class, torch.zeros(3).double())
 
 
 def test_drop_of_two_gaussians_is_the_one_computed_by_hand_and_grows_with_the_change() -> None:
-    before = (_line(-1, 1), *_cut_at(0.0))
+    before = (_line(-1, 1), _scored(*_cut_at(0.0)))
     drops = []
     for place in (0.5, 1.0, 2.0, 3.0):
-        found = estimated_forgetting(before, (_line(-1, 1), *_cut_at(place)), _randomness(), per_class=20_000)
+        found = estimated_forgetting(before, (_line(-1, 1), _scored(*_cut_at(place))), _randomness(), per_class=20_000)
         expected = _normal_cdf(1) - (_normal_cdf(1 + place) + _normal_cdf(1 - place)) / 2
         assert found.drop == pytest.approx(expected, abs=4 * found.standard_error)
         drops.append(found.drop)
@@ -134,7 +141,7 @@ def test_drop_of_two_gaussians_is_the_one_computed_by_hand_and_grows_with_the_ch
 
 
 def test_common_noise_makes_the_drop_surer_than_two_estimates() -> None:
-    before, after = (_line(-1, 1), *_cut_at(0.0)), (_line(-1, 1.1), *_cut_at(0.1))
+    before, after = (_line(-1, 1), _scored(*_cut_at(0.0))), (_line(-1, 1.1), _scored(*_cut_at(0.1)))
     paired = estimated_forgetting(before, after, _randomness())
     apart = [estimated_accuracy(*described, _randomness(seed)) for seed, described in enumerate((before, after))]
     assert paired.standard_error < 0.5 * math.hypot(*(estimate.standard_error for estimate in apart))
@@ -145,15 +152,16 @@ def test_a_turn_of_features_and_head_together_forgets_nothing(kind: StatisticsKi
     statistics, (weight, bias) = _statistics(kind=kind), _head()
     turn = torch.eye(4, dtype=torch.float64)[[2, 0, 3, 1]]
     moved = statistics.mapped(turn, torch.zeros(4))
-    found = estimated_forgetting((statistics, weight, bias), (moved, weight @ turn.T, bias), _randomness(), None, 4000)
+    before, after = (statistics, _scored(weight, bias)), (moved, _scored(weight @ turn.T, bias))
+    found = estimated_forgetting(before, after, _randomness(), None, 4000)
     assert abs(found.drop) < 4 * found.standard_error
 
 
 def test_a_wider_network_after_the_stage_is_compared_too() -> None:
     statistics, (weight, bias) = _statistics(), _head()
     wider = statistics.mapped(torch.eye(6, 4), torch.zeros(6))
-    after = wider, torch.cat([weight, torch.ones(3, 2)], dim=1), bias
-    found = estimated_forgetting((statistics, weight, bias), after, _randomness())
+    after = wider, _scored(torch.cat([weight, torch.ones(3, 2)], dim=1), bias)
+    found = estimated_forgetting((statistics, _scored(weight, bias)), after, _randomness())
     assert found.drop == pytest.approx(0, abs=1e-3)
 
 
@@ -196,7 +204,7 @@ def test_correction_and_corrected_drop_are_bounded() -> None:
 
 
 def test_the_correction_changes_the_drop_alone() -> None:
-    before, after = (_line(-1, 1), *_cut_at(0.0)), (_line(-1, 1), *_cut_at(2.0))
+    before, after = (_line(-1, 1), _scored(*_cut_at(0.0))), (_line(-1, 1), _scored(*_cut_at(2.0)))
     plain_estimate = estimated_forgetting(before, after, _randomness())
     corrected = estimated_forgetting(before, after, _randomness(), Correction(0.5, 0.02))
     assert corrected.drop == pytest.approx(0.5 * plain_estimate.drop + 0.02)
@@ -207,25 +215,25 @@ def test_the_correction_changes_the_drop_alone() -> None:
 @pytest.mark.parametrize("size", [1e-12, 1e15])
 def test_finite_for_extreme_statistics(size: float) -> None:
     statistics = ClassStatistics(torch.tensor([[-size], [size]]), torch.tensor([2, 2]), torch.full((2, 1), size))
-    found = estimated_accuracy(statistics, *_cut_at(0.0), _randomness())
+    found = estimated_accuracy(statistics, _scored(*_cut_at(0.0)), _randomness())
     assert found.mean == pytest.approx(_normal_cdf(1), abs=4 * found.standard_error)
 
 
 def test_bad_input_is_refused() -> None:
-    statistics, (weight, bias) = _statistics(), _head()
-    for bad in [(weight[:2], bias[:2]), (weight[:, :3], bias), (weight, bias[:2]), (weight[0], bias)]:
-        with pytest.raises(ValueError, match=r"weight \[C, 4\] and bias \[C\]"):
-            estimated_accuracy(statistics, *bad, _randomness())
+    statistics, head = _statistics(), _scored(*_head())
+    for bad in (_scored(*_head(2)), lambda features: head(features)[1:], lambda features: head(features)[0]):
+        with pytest.raises(ValueError, match=r"3 classes or more gives scores \[N, C\]"):
+            estimated_accuracy(statistics, bad, _randomness())
     empty = ClassStatistics(torch.zeros(3, 4), torch.zeros(3, dtype=torch.int64), torch.ones(3, 4))
     for given, count in [(statistics, 0), (empty, 5)]:
         with pytest.raises(ValueError, match="not empty and samples"):
-            estimated_accuracy(given, weight, bias, _randomness(), count)
+            estimated_accuracy(given, head, _randomness(), count)
     diagonal = _statistics(kind="diagonal")
     partly = ClassStatistics(diagonal.mean, torch.tensor([0, 30, 30]), diagonal.std)
     with pytest.raises(ValueError, match="same old classes must be empty"):
-        estimated_forgetting((diagonal, weight, bias), (partly, weight, bias), _randomness())
+        estimated_forgetting((diagonal, head), (partly, head), _randomness())
     with pytest.raises(ValueError, match="all 3 old classes; got 2"):
-        estimated_forgetting((statistics, weight, bias), (_statistics(2), weight, bias), _randomness())
+        estimated_forgetting((statistics, head), (_statistics(2), head), _randomness())
     for pair in [(math.nan, 0.0), (0.0, math.inf)]:
         with pytest.raises(ValueError, match="finite"):
             fit_correction([pair])

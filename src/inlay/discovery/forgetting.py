@@ -1,7 +1,7 @@
 """Estimate of what a stage makes a classifier forget, from stored statistics instead of old images."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from statistics import median
@@ -21,7 +21,8 @@ __all__ = [
     "fit_correction",
 ]
 
-DescribedHead = tuple[ClassStatistics, Tensor, Tensor]
+Scorer = Callable[[Tensor], Tensor]
+DescribedHead = tuple[ClassStatistics, Scorer]
 
 # Between estimates that are closer than this, noise decides the slope.
 _DISTINCT = 0.02
@@ -76,14 +77,13 @@ class ForgettingEstimate:
 
 @torch.no_grad()
 def estimated_accuracy(
-    statistics: ClassStatistics, weight: Tensor, bias: Tensor, generator: torch.Generator, per_class: int = 1000
+    statistics: ClassStatistics, head: Scorer, generator: torch.Generator, per_class: int = 1000
 ) -> AccuracyEstimate:
-    """Estimate the accuracy of a linear head without images, on features drawn from each class.
+    """Estimate the accuracy of a head without images, on features drawn from each class.
 
     Args:
         statistics: Statistics of K classes, of which one or more are not empty.
-        weight: Weight of the head, [C, D], C ≥ K; its first K rows are these classes.
-        bias: Bias of the head, [C].
+        head: Turns features [N, D] into the scores of C ≥ K classes, [N, C]; the first K are these classes.
         generator: Source of the features.
         per_class: Features drawn of each class, n, 1 or more.
 
@@ -91,7 +91,7 @@ def estimated_accuracy(
         ValueError: If the head does not fit the statistics, all classes are empty, or a number is out of its range.
     """
     noise = _noise(statistics, per_class, statistics.mean.shape[1], generator)
-    right = _right(statistics, weight, bias, noise)
+    right = _right(statistics, head, noise)
     return AccuracyEstimate(_by_class(right, statistics), right.mean().item(), _standard_error(right))
 
 
@@ -108,9 +108,9 @@ def estimated_forgetting(
     The same noise makes the features before and after, so that most of it cancels in the difference.
 
     Args:
-        before: Statistics of the K old classes, and weight [C, D] and bias [C] of the head before the stage.
+        before: Statistics of the K old classes, and the head before the stage, from features to scores.
         after: The same after the stage, statistics moved by the measured drift; those of new classes may follow and
-            are left out, whereas the rows of the head for new classes compete with the old ones.
+            are left out, whereas the scores of new classes compete with those of old ones.
         generator: Source of the noise.
         correction: What is known about such estimates; None believes them.
         per_class: Features drawn of each class, 1 or more.
@@ -123,7 +123,7 @@ def estimated_forgetting(
     if not torch.equal(old.counts > 0, moved.counts > 0):
         raise ValueError("the same old classes must be empty before and after a stage")
     noise = _noise(old, per_class, max(old.mean.shape[1], moved.mean.shape[1]), generator)
-    lost = _right(old, *before[1:], noise) - _right(moved, *after[1:], noise)
+    lost = _right(old, before[1], noise) - _right(moved, after[1], noise)
     drop = lost.mean().item()
     corrected = (correction or Correction())(drop)
     return ForgettingEstimate(corrected, _standard_error(lost), drop, _by_class(lost, old))
@@ -168,16 +168,13 @@ def _noise(statistics: ClassStatistics, per_class: int, size: int, generator: to
     return noise.to(statistics.mean)
 
 
-def _right(statistics: ClassStatistics, weight: Tensor, bias: Tensor, noise: Tensor) -> Tensor:
+def _right(statistics: ClassStatistics, head: Scorer, noise: Tensor) -> Tensor:
     """Whether the head is right on each sample, float64 [K', n] of 0 and 1."""
     classes, size = statistics.mean.shape
-    if weight.ndim != 2 or len(weight) < classes or weight.shape[1] != size or bias.shape != weight.shape[:1]:
-        raise ValueError(
-            f"a head of {classes} classes or more in {size} dimensions needs weight [C, {size}] and bias [C]; "
-            f"got {tuple(weight.shape)} and {tuple(bias.shape)}"
-        )
     features, labels = statistics.features_at(noise[:, :, :size])
-    scores = features.to(weight.dtype) @ weight.T + bias
+    scores = head(features)
+    if scores.ndim != 2 or len(scores) != len(features) or scores.shape[1] < classes:
+        raise ValueError(f"a head of {classes} classes or more gives scores [N, C]; got {tuple(scores.shape)}")
     return (scores.argmax(dim=1) == labels).double().view(noise.shape[:2])
 
 
