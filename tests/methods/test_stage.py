@@ -151,6 +151,7 @@ def expected_losses(walk: Walk, step: int) -> dict[str, float]:
         views = walk.views(step)
         frozen = walk.task.network(views[0])
         novel, joint = modules["novel_head"](first), modules["joint_head"](first)
+        other_novel = modules["novel_head"](second)
         projections = [modules["projector"](view) for view in (first, second)]
         shape = (OLD_CLASSES, settings.replay.per_class, first.shape[1])
         noise = Draws(key_of(step) + 1, torch.arange(shape[0] * shape[1])).normal(shape[2])
@@ -160,8 +161,8 @@ def expected_losses(walk: Walk, step: int) -> dict[str, float]:
     return {
         "contrastive": 1.0 * slow_losses.contrastive(projections[0], projections[1], temperature=0.5),
         "distillation": 10.0 * slow_losses.distillation(first, frozen),
-        "self-training": 0.01 * ramp * slow_losses.self_training(joint, novel, OLD_CLASSES),
-        "triplet": 1.0 * slow_losses.triplet(novel, novel, first, margin=1.0, divisor=walk.task.classes),
+        "self-training": ramp / joint.shape[1] * slow_losses.self_training(joint, novel, OLD_CLASSES),
+        "triplet": 1.0 * slow_losses.triplet(novel, other_novel, first, margin=1.0, divisor=1),
         "regularization": 1.0 * slow_losses.regularization(novel),
         "replay": 1.0 * slow_losses.cross_entropy(replayed, labels.tolist()),
     }

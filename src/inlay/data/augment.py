@@ -363,5 +363,5 @@ def augmentation(name: str) -> Augmentation:
         InlayError: There is no such name.
     """
     if name not in VIEWS:
-        raise InlayError(f"There is no augmentation '{name}'; write one of {', '.join(VIEWS)}.")
+        raise InlayError(f"There is no augmentation {name!r}; write one of {', '.join(VIEWS)}.")
     return VIEWS[name]

@@ -74,7 +74,7 @@ def chosen_classes(labels: Tensor | None, class_names: Sequence[str], wanted: Se
         raise InlayError("Unlabelled images cannot be chosen by class; load a folder with one sub-folder per class.")
     unknown = next((name for name in wanted if name not in class_names), None)
     if unknown is not None:
-        raise InlayError(f"There is no class '{unknown}'; write one of {', '.join(class_names)}.")
+        raise InlayError(f"There is no class {unknown!r}; write one of {', '.join(class_names)}.")
     if len(set(wanted)) != len(wanted):
         raise ValueError("names must be distinct")
     renumbered = torch.full((len(class_names),), -1, dtype=torch.int64)
