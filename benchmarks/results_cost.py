@@ -13,6 +13,8 @@ __all__ = ["cost_section"]
 
 TITLES = SYSTEMS | REFERENCES
 
+_SHARED = "Runs were made several at a time on one device, so a run alone takes far fewer seconds than it says here."
+
 
 def cost_section(runs: Sequence[Run]) -> str:
     """Return size, memory and time of every system, apart for each hardware."""
@@ -24,7 +26,7 @@ def cost_section(runs: Sequence[Run]) -> str:
         found = row(plain, dataset=list(DATASETS)[dataset], steps=steps, label=places[place], base=base)
         for hardware in sorted({run.facts["hardware"] for run in found}):
             lines.append(_cost([run for run in found if run.facts["hardware"] == hardware]))
-    return "\n\n".join([*([table(lines)] if lines else []), provenance(plain)])
+    return "\n\n".join([_SHARED, *([table(lines)] if lines else []), provenance(plain)])
 
 
 def _cost(runs: Sequence[Run]) -> dict[str, str]:

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from inlay.discovery.statistics import ClassStatistics
+from inlay.discovery.whitening import mean_within_class_covariance
 
 __all__ = ["class_surprise", "common_surprise"]
 
@@ -19,7 +20,7 @@ def class_surprise(points: Tensor, statistics: ClassStatistics, shrinkage: float
         statistics: Statistics of the classes.
         shrinkage: Share of the mean covariance in that of each class, 0 to 1.
     """
-    shared, few = _mean_covariance(statistics), _few_images(statistics)
+    shared, few = mean_within_class_covariance(statistics), _few_images(statistics)
     least = points.new_full((len(points),), torch.inf)
     for index in _present(statistics):
         mean, covariance = statistics.mean[index].double(), torch.lerp(statistics.covariance(index), shared, shrinkage)
@@ -36,7 +37,7 @@ def common_surprise(points: Tensor, statistics: ClassStatistics) -> Tensor:
         statistics: Statistics of the classes, each of which has the same weight.
     """
     means = statistics.mean[_present(statistics)].double()
-    centre, shared = means.mean(dim=0), _mean_covariance(statistics)
+    centre, shared = means.mean(dim=0), mean_within_class_covariance(statistics)
     covariance = shared + (means - centre).T @ (means - centre) / len(means)
     if _few_images(statistics):
         return _round_surprise(points, centre, covariance)
@@ -60,14 +61,6 @@ def _round_surprise(points: Tensor, mean: Tensor, covariance: Tensor) -> Tensor:
     """The same for a sphere of the mean variance."""
     variance = ((1 + _RIDGE) * covariance.diagonal().mean()).clamp_min(_SMALLEST)
     return (points - mean).square().sum(dim=1) / variance + points.shape[1] * variance.log()
-
-
-def _mean_covariance(statistics: ClassStatistics) -> Tensor:
-    present = _present(statistics)
-    total = torch.zeros_like(statistics.covariance(present[0]))
-    for index in present:
-        total += statistics.covariance(index)
-    return total / len(present)
 
 
 def _present(statistics: ClassStatistics) -> list[int]:
