@@ -13,7 +13,7 @@ __all__ = ["tuning_sections"]
 
 _INTRODUCTION = """\
 What ADM leaves open was compared on random split 1, with one seed, and then frozen. That split is not free of the
-classes on which Table 1 is scored: of its novel classes, 3 of 5 on CIFAR-10 and 5 of 20 on CIFAR-100 are novel there too.
+classes on which Table 1 is scored: of its novel classes, 3 of 5 on CIFAR-10 and 5 of 20 on CIFAR-100 are novel there.
 
 - **ADM's triplet comparison** as a sum over classes with the second view, rather than the mean over classes with the
   first: it finds far more of the new classes of CIFAR-100 (new head alone), and only for a sum does a margin of 1 mean

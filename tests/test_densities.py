@@ -9,8 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from typer.testing import CliRunner
 
 from inlay import Learner
+from inlay.cli import app
 from inlay.decisions import Merge, Reject, Rename, apply
 from inlay.densities import with_densities
 from inlay.discovery.density import DensityHead, density_head, shared_part
@@ -70,6 +72,15 @@ def test_a_run_is_opened_as_it_was_saved(tmp_path: Path) -> None:
     again, _ = reopened(learned(), tmp_path / "run")
     assert same_weights(learned(), again)
     assert torch.equal(again.knowledge.logits(fresh(SEEN)), learned().knowledge.logits(fresh(SEEN)))
+
+
+def test_what_densities_store_is_told(tmp_path: Path) -> None:
+    learned().save(tmp_path / "run")
+    densities = learned().knowledge.densities
+    assert densities is not None
+    per_class = sum(buffer.numel() * buffer.element_size() for buffer in densities.buffers()) / len(SEEN)
+    told = CliRunner().invoke(app, ["info", str(tmp_path / "run")], terminal_width=1000)
+    assert told.exit_code == 0 and f"densities {round(per_class):,}" in " ".join(told.stdout.split())
 
 
 def test_a_stage_that_asks_for_the_linear_head_gets_it() -> None:
