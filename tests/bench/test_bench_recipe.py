@@ -66,8 +66,10 @@ def test_reference_base_stage_is_compressed_with_later_decays(dataset: str, epoc
     assert base.training == dataclasses.replace(whole.training, epochs=epochs, batch=128, decay_at=(0.7, 0.9))
 
 
-def test_our_base_stage_keeps_its_length() -> None:
-    assert settings_of(Run("adm", "cifar100", 0, base="ours")).base.training == preset("inlay").base.training
+def test_our_base_stage_is_longer_with_larger_batches() -> None:
+    own = preset("inlay").base
+    training = dataclasses.replace(own.training, epochs=85, batch=512, learning_rate=0.2)
+    assert settings_of(Run("adm", "cifar100", 0, base="ours")).base == dataclasses.replace(own, training=training)
 
 
 def test_full_length_is_that_of_the_presets() -> None:

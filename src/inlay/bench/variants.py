@@ -57,6 +57,12 @@ _RUNGS: tuple[tuple[str, str, Mapping[str, str]], ...] = (
             "training.weight_decay": "0.0005",
         },
     ),
+    (
+        "known-metric",
+        "+ prototypes in features whitened by the spread within known classes",
+        {"assignment.metric": "known"},
+    ),
+    ("densities", "+ the likeliest Gaussian predicts instead of the joint head", {"classifier.decision": "densities"}),
 )
 
 

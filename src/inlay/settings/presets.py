@@ -18,7 +18,8 @@ def _inlay() -> Settings:
     return Settings(
         training=parts.TrainingSettings(epochs=16, batch=256),
         distillation=parts.DistillationSettings(weight=0.1),
-        assignment=parts.AssignmentSettings(weight=1.0),
+        assignment=parts.AssignmentSettings(weight=1.0, metric="known"),
+        classifier=parts.ClassifierSettings(decision="densities"),
     )
 
 
