@@ -84,6 +84,7 @@ class Life(NamedTuple):
             by SIGTERM, as launchers do.
         images: "arrays" in memory, or files that are "decoded" before the training or "streamed" during it.
         preset: Preset of the run, the same in all of its lives.
+        metric: Metric of its prototypes, the same in all of its lives.
     """
 
     seconds: float = NEVER
@@ -93,6 +94,7 @@ class Life(NamedTuple):
     others: Literal["killed", "asked"] = "killed"
     images: Literal["arrays", "decoded", "streamed"] = "arrays"
     preset: str = "inlay"
+    metric: Literal["known", "plain"] = "known"
 
     @property
     def stages(self) -> int:
@@ -179,7 +181,7 @@ def live(folder: Path, life: Life, moments: Moments) -> None:
         learner = Learner(
             BACKBONE,
             preset=life.preset,
-            settings=SETTINGS,
+            settings={**SETTINGS, "assignment.metric": life.metric},
             seed=3,
             device="cpu",
             run=folder,

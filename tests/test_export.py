@@ -13,10 +13,11 @@ from torch import nn
 from inlay import backbones, branches
 from inlay.errors import InlayError
 from inlay.export import Classifier
+from inlay.heads import rebuild_head
 from tiny_runs import SEEN, base_learner, fresh, quick_learner, two_stages
 
 
-def _rebuilt(folder: Path) -> tuple[nn.Module, nn.Linear, dict[str, Any]]:
+def _rebuilt(folder: Path) -> tuple[nn.Module, nn.Module, dict[str, Any]]:
     """The network and the head of a folder of weights, by what the folder says alone."""
     facts = json.loads((folder / "classes.json").read_text())
     weights = {name: torch.load(folder / f"{name}.pt", weights_only=True) for name in ("network", "head")}
@@ -24,10 +25,7 @@ def _rebuilt(folder: Path) -> tuple[nn.Module, nn.Linear, dict[str, Any]]:
     plain = backbones.build(facts["backbone"], form["channels"], torch.Generator())
     network = branches.rebuild(plain, facts["structure"], torch.zeros(2, form["channels"], *form["size"]))
     network.load_state_dict(weights["network"])
-    outputs, inputs = weights["head"]["weight"].shape
-    head = nn.Linear(inputs, outputs)
-    head.load_state_dict(weights["head"])
-    return network.eval(), head, facts
+    return network.eval(), rebuild_head(facts["head"], weights["head"]), facts
 
 
 @pytest.mark.parametrize("make", [base_learner, two_stages])

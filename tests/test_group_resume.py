@@ -35,18 +35,21 @@ def _changing_lives() -> list[Life]:
     """Two processes and one by turns.
 
     The group takes the first steps of the base stage, which are chaotic: there a difference in the seventh digit of a
-    weight grows into one in the second, in a single process too.
+    weight grows into one in the second, in a single process too. So it does in discovery stages where prototypes are
+    compared in the metric of known classes, which magnifies small differences.
     """
-    return [Life(0.0, "0 step 12", 2), Life(0.0, "1 step 7"), Life(0.0, "2 step 8", 2, 1), Life()]
+    lives = [Life(0.0, "0 step 12", 2), Life(0.0, "1 step 7"), Life(0.0, "2 step 8", 2, 1), Life()]
+    return [life._replace(metric="plain") for life in lives]
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Folder of the runs of groups: one undisturbed, the killed ones, and one of a changing number of processes."""
+    """Folder of the runs of groups: undisturbed ones, killed ones, and one of a changing number of processes."""
     folder = tmp_path_factory.mktemp("groups")
     to_the_end = Life(processes=2)
     killed = {f"killed-{seed}": [*_killed_lives(seed), to_the_end] for seed in SEEDS}
-    launch(folder, {"undisturbed": [to_the_end], **killed, "changing": _changing_lives()})
+    plain = {"plain": [to_the_end._replace(metric="plain")], "changing": _changing_lives()}
+    launch(folder, {"undisturbed": [to_the_end], **killed, **plain})
     return folder
 
 
@@ -81,7 +84,7 @@ def test_killed_group_leaves_the_same_files(folder: Path, seed: int) -> None:
 # Each tolerance is far above what rounding does, and a tenth or less of what happens if the momentum is not restored.
 @pytest.mark.parametrize(("stage", "tolerance"), [(0, 1e-4), (1, 0.02), (2, 0.02)])
 def test_another_number_of_processes_goes_on_within_rounding(folder: Path, stage: int, tolerance: float) -> None:
-    wanted, found = (_change(folder / name, stage) for name in ("undisturbed", "changing"))
+    wanted, found = (_change(folder / name, stage) for name in ("plain", "changing"))
     assert (found - wanted).norm() < tolerance * wanted.norm()
 
 

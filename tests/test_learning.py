@@ -177,7 +177,9 @@ def test_images_of_taught_classes_look_known_in_a_pile(taught: Path) -> None:
 def test_too_much_forgetting_changes_nothing(tmp_path: Path) -> None:
     learner, _ = reopened(base_learner(), tmp_path / "run")
     before = contents(tmp_path / "run")
-    learner.settings = learner.settings.changed({"classifier.refit": False, "training.epochs": 6})
+    learner.settings = learner.settings.changed(
+        {"classifier.refit": False, "classifier.decision": "linear", "training.epochs": 6}
+    )
     with pytest.raises(InlayError, match="The stage was not accepted, as accuracy on the old classes would fall"):
         learner.learn(digits(FIRST), max_forgetting=0.0)
     assert contents(tmp_path / "run") == before and len(learner.stages) == 1

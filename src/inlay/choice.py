@@ -14,8 +14,14 @@ __all__ = ["Choice", "choose_network", "choose_share", "suits_pretrained"]
 # Smaller images leave a single feature of the map that the pretrained network makes of them.
 _SMALLEST_PHOTOGRAPH = 48
 # Its features are good to begin with and passes through it are dear; so many features need so much room for their
-# correlations, and so many images to measure them, that variances are kept alone.
-_AS_IT_IS = {"base.training.epochs": 0, "training.epochs": 4, "replay.statistics": "diagonal"}
+# correlations, and so many images to measure them, that variances are kept alone; what needs correlations does without.
+_AS_IT_IS = {
+    "base.training.epochs": 0,
+    "training.epochs": 4,
+    "replay.statistics": "diagonal",
+    "assignment.metric": "plain",
+    "classifier.decision": "linear",
+}
 _LEAST_SHARE, _MOST_SHARE = 0.1, 0.25
 # So many leave room for three odd ones among the twentieth that may be taken for new.
 _ENOUGH_HELD_OUT = 60

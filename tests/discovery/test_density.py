@@ -64,12 +64,13 @@ def test_with_nothing_of_their_own_classes_differ_by_their_distance() -> None:
     assert (scores[1, 0] - scores[1, 1]).item() == pytest.approx(0.0, abs=1e-5)
 
 
-def test_an_empty_class_is_below_all_others() -> None:
+def test_an_empty_class_has_no_probability() -> None:
     whole, features = _statistics(), 3 * _normal(20, SIZE, seed=4).float()
     scores = density_head(without(whole, [1]))(features)
     rest = scores[:, [0, 2, 3]]
-    torch.testing.assert_close(scores[:, 1], rest.amin(dim=1) - 1)
-    assert torch.isfinite(scores).all()
+    assert (scores[:, 1] < rest.amin(dim=1)).all() and torch.isfinite(scores).all()
+    assert (scores.double().softmax(dim=1)[:, 1] == 0).all()
+    assert torch.equal(scores.softmax(dim=1)[:, [0, 2, 3]], rest.softmax(dim=1))
 
 
 def test_a_density_head_is_saved_by_its_tensors() -> None:

@@ -138,7 +138,7 @@ def test_the_linear_novel_head_is_random_and_repeatable() -> None:
 
 
 def test_prototypes_start_at_the_centroids_of_the_frozen_features() -> None:
-    task = tiny_task(quick())
+    task = tiny_task(quick(changes={"assignment.metric": "plain"}))
     head = prototypes_from_kmeans(task)
     assert isinstance(head, CosineHead) and head.prototypes.requires_grad
     clusters = kmeans(task.frozen_features, 2, generator(task.seed, "k-means"), spherical=True)

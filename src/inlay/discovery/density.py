@@ -13,13 +13,15 @@ __all__ = ["DensityHead", "density_head", "matched_temperature", "shared_part", 
 _LEAST_SHARED = 0.2
 _BISECTIONS = 40
 _TEMPERATURES = (1e-3, 1e6)
+# The exponential of minus this is 0 in double precision too, and unlike infinity it can be computed with.
+_OUT_OF_REACH = 1000.0
 
 
 class DensityHead(nn.Module):
     """Scores features by the log density of one Gaussian per class, divided by a temperature.
 
     In coordinates y = x @ transform, the covariance of class c is ν_c·I + U_c·diag(λ_c - ν_c)·U_cᵀ with orthonormal
-    U_c. A class that is not present is 1 below the lowest of the others.
+    U_c. A class that is not present is so far below the others that its probability is 0.
 
     Args:
         transform: To the coordinates in which the common part of the covariances is the identity, [D, D].
@@ -89,7 +91,7 @@ class DensityHead(nn.Module):
         along = (coordinates.view(-1, classes, rank) - centres).square() * self.gains
         scores = -(distances * self.precisions + along.sum(dim=2) + self.constants) / (2 * self.temperature)
         lowest = scores.masked_fill(~self.present, torch.inf).amin(dim=1, keepdim=True)
-        return torch.where(self.present, scores, lowest - 1)
+        return torch.where(self.present, scores, lowest - _OUT_OF_REACH)
 
 
 @torch.no_grad()
