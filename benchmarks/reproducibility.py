@@ -186,7 +186,7 @@ CLAIMS = (
     Claim("ADM is the best of the paper's systems in All", _best("adm", _PAPER_SYSTEMS, "all")),
     Claim("merging changes nothing but rounding", _merges_exactly),
     Claim("merging adds no parameter", _does_not_grow),
-    Claim("AMM disturbs old classes less than IMM", _above("adm", "gate-imm", "old")),
+    Claim("AMM disturbs old classes less than IMM", _above("adm", "imm", "old")),
     Claim("γ tells which channels matter: better than the mean gate of a layer", _above("adm", "gate-constant", "all")),
     Claim("… and better than the gates of other channels", _above("adm", "gate-shuffled", "all")),
     Claim("triplet comparison helps", _above("adm", "ablation-no-triplet", "all")),

@@ -57,8 +57,8 @@ def export(knowledge: Knowledge, path: Path, form: ExportFormat, pixels: Pixels)
 
     "onnx" writes one file with the input "images" [N, C, H, W] and the outputs "logits" and "probabilities", [N, K]
     each; its metadata say "classes" and "input" as JSON. "state-dict" writes a folder of `network.pt` and `head.pt`
-    for `torch.load`, and `classes.json` with classes, input, the structure that `inlay.branches.rebuild` reads and the head that
-    `inlay.heads.rebuild_head` reads.
+    for `torch.load`, and `classes.json` with classes, input, the structure that `inlay.branches.rebuild` reads, and the
+    head that `inlay.heads.rebuild_head` reads.
 
     Args:
         knowledge: What is known; it is not changed.
