@@ -13,7 +13,7 @@ from inlay.learner import Learner
 from inlay.pipeline import base_identity
 from inlay.run_folder import RunFolder
 from inlay.saving import save_run
-from inlay.settings import Settings, preset, preset_names
+from inlay.settings import Settings, preset
 
 __all__ = ["base_stage", "reduced", "start_run"]
 
@@ -70,7 +70,10 @@ def reduced(statistics: ClassStatistics, kind: StatisticsKind) -> ClassStatistic
 
 
 def _shared_settings(settings: Settings) -> Settings:
-    """Everything that does not touch the base stage takes one value, so that runs can share it."""
-    common = preset(preset_names()[0])
+    """Everything that does not touch the base stage takes one value, so that runs can share it.
+
+    The values are those of a method that trains nothing, so that base stages outlive changes of the others.
+    """
+    common = preset("kmeans")
     replay = dataclasses.replace(common.replay, statistics="full")
     return dataclasses.replace(common, base=settings.base, replay=replay)

@@ -7,7 +7,7 @@ __all__ = ["METHOD"]
 
 METHOD = Method(
     name="inlay",
-    summary="prototypes from k-means, swapped balanced assignments, drift-corrected replay, refitted head",
+    summary="prototypes in the metric of known classes, swapped balanced assignments, drift-corrected densities",
     terms=(
         terms.ASSIGNMENT,
         terms.INFORMATION,
