@@ -45,8 +45,8 @@ def plain_settings() -> Settings:
 def forgetful_settings() -> Settings:
     """Return settings for fine-tuning without memory.
 
-    The same clustering trains every kernel, by an ungated branch, and the joint head; nothing is replayed, distilled
-    or refitted.
+    The same clustering trains every kernel, by an ungated branch, and the joint head, which predicts; nothing is
+    replayed, distilled or refitted.
     """
     return demo_settings().changed(
         {
@@ -56,6 +56,7 @@ def forgetful_settings() -> Settings:
             "self_training.weight": 1.0,
             "classifier.refit": False,
             "classifier.drift": False,
+            "classifier.decision": "linear",
         }
     )
 
