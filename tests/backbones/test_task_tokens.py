@@ -143,3 +143,12 @@ def test_sizes_and_names_that_do_not_fit_are_refused() -> None:
         TaskTokenNetwork(Shape(), 1, (14, 14))
     with pytest.raises(InlayError, match="backbone=dytox or dytox-tiny"):
         shape_named("resnet8")
+
+
+@pytest.mark.parametrize("needing", [True, False])
+def test_the_published_size_takes_branches_whether_or_not_it_needs_gradients(needing: bool) -> None:
+    source = torch.Generator().manual_seed(0)
+    network = TaskTokenNetwork(shape_named("dytox"), 3, (32, 32), source).eval().requires_grad_(needing)
+    hybrid = branches.attach(network, torch.randn(2, 3, 32, 32, generator=source), "amm", generator=source)
+    assert len(branches.hybrid_units(hybrid)) == 12
+    assert all(parameter.requires_grad is needing for parameter in network.parameters())

@@ -123,3 +123,19 @@ def test_networks_that_return_no_floating_tensor_are_refused() -> None:
 def test_a_probe_of_the_wrong_shape_is_named_as_such() -> None:
     with pytest.raises(InlayError, match=r"^The network fails on the probe \(float32 \[1, 3\]\)"):
         full_precision_outputs(nn.Linear(2, 2), torch.zeros(1, 3), "probe")
+
+
+def test_weights_need_no_gradients_meanwhile() -> None:
+    class Telling(nn.Linear):
+        def forward(self, input: Tensor) -> Tensor:
+            asked.append(self.weight.requires_grad)
+            return super().forward(input)
+
+    asked: list[bool] = []
+    layer = Telling(2, 2)
+    layer.get_parameter("bias").requires_grad_(False)
+    full_precision_outputs(layer, torch.zeros(1, 2), "example")
+    with pytest.raises(InlayError):
+        full_precision_outputs(layer, torch.zeros(1, 3), "example")
+    assert asked == [False, False]
+    assert [parameter.requires_grad for parameter in layer.parameters()] == [True, False]

@@ -95,10 +95,23 @@ def test_classes_are_learned_stage_by_stage_without_growth(gate: str, base: Stan
 def test_what_a_stage_moves(gate: str, tuning: int, base: Standing) -> None:
     moved = _moved(base.classifier, _stage(gate, tuning).classifier)
     trunk = {name for name in base.classifier.state_dict() if name.startswith(("network.encoder", "network.decoder"))}
-    expected = {"full": trunk, "frozen": set[str]()}.get(gate, {name for name in trunk if ".mlp." in name})
-    assert moved & trunk == expected
+    assert moved & trunk == (set() if gate == "frozen" else trunk)
     # The token and the head of the first task are held until all classes count alike.
     assert moved - trunk == (set(base.classifier.state_dict()) - trunk if tuning else set())
+
+
+def test_only_layers_with_a_branch_move_if_the_rest_is_frozen(base: Standing) -> None:
+    moved = _moved(base.classifier, _next(_quick(branch__gate="amm", around="frozen"), base).classifier)
+    trunk = {name for name in base.classifier.state_dict() if name.startswith(("network.encoder", "network.decoder"))}
+    assert moved & trunk == {name for name in trunk if ".mlp." in name}
+
+
+@pytest.mark.parametrize("gate", sorted(BRANCHES))
+def test_layers_under_a_branch_are_held(gate: str) -> None:
+    _, _, (stage, tuning) = _noted(gate)
+    for trained in (stage, tuning):
+        under = {name for name, _ in trained.work.named_parameters() if ".mlp." in name and ".base." in name}
+        assert under and not under & trained.parameters
 
 
 @dataclass

@@ -53,8 +53,21 @@ def full_precision_outputs(model: nn.Module, example: Example, role: str) -> lis
         InlayError: If the network fails on the example or returns no floating tensor.
     """
     device = next(tensors_in(example), torch.empty(0)).device.type
-    with torch.no_grad(), torch.autocast(device, enabled=False), _without_tf32():
+    with torch.no_grad(), _needing_no_gradients(model), torch.autocast(device, enabled=False), _without_tf32():
         return floating_outputs(run(model, example, role))
+
+
+@contextmanager
+def _needing_no_gradients(model: nn.Module) -> Iterator[None]:
+    """Some kernels round otherwise for weights that need gradients, even where none are taken."""
+    needing = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    try:
+        for parameter in needing:
+            parameter.requires_grad_(False)
+        yield
+    finally:
+        for parameter in needing:
+            parameter.requires_grad_(True)
 
 
 @contextmanager

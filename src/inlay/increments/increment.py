@@ -7,7 +7,7 @@ from functools import cached_property
 import torch
 from torch import Tensor, nn
 
-from inlay import backbones
+from inlay import backbones, branches
 from inlay.branches import MergeReport
 from inlay.engine.feed import Feed, feed_of
 from inlay.engine.inference import features_of, first_images
@@ -96,7 +96,10 @@ class Increment:
         if self.before is None:
             network = backbones.build(self.recipe.backbone, self.form.channels, generator(self.seed, "backbone"))
             return network.to(self.device, memory_format=torch.channels_last)  # type: ignore[no-any-return,call-overload]
-        return open_trunk(self.start.network, self.recipe.branch, self.seed, self.first_inputs(2))
+        trunk = open_trunk(self.start.network, self.recipe.branch, self.seed, self.first_inputs(2))
+        if self.recipe.around == "trained":
+            _open_around_branches(trunk)
+        return trunk
 
     def first_inputs(self, count: int) -> Tensor:
         """Return the first images as inputs of the network, without augmentation, at most `count`."""
@@ -134,6 +137,14 @@ class Increment:
 
 Train = Callable[[str, Increment, Work, TrainingSettings], None]
 """Trains some work over the images of a stage; the text says what is being trained."""
+
+
+def _open_around_branches(trunk: nn.Module) -> None:
+    """Let everything be trained but the layers that have a branch; a network without branches stays as it is."""
+    units = branches.hybrid_units(trunk).values()
+    held = {id(parameter) for unit in units for parameter in unit.base.parameters()}
+    for parameter in trunk.parameters() if units else ():
+        parameter.requires_grad_(id(parameter) not in held)
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from inlay.settings import BranchSettings, TrainingSettings
 from inlay.settings.parsing import changed
@@ -39,6 +39,8 @@ class Recipe:
         tuning: Training of the head on as many images of each class, after each later stage; 0 epochs leave it out.
         memory: Images kept of each class.
         branch: What is trained in later stages; the gate "full" is the whole network.
+        around: With branches, what else of the network is trained in later stages: "frozen" is nothing, "trained" is
+            everything but the layers that have one.
     """
 
     backbone: str = "resnet32-rebuffi"
@@ -48,6 +50,7 @@ class Recipe:
     tuning: TrainingSettings = field(default_factory=lambda: TrainingSettings(epochs=0))
     memory: MemorySettings = field(default_factory=MemorySettings)
     branch: BranchSettings = field(default_factory=lambda: BranchSettings(gate="full"))
+    around: Literal["frozen", "trained"] = "frozen"
 
     def changed(self, changes: Mapping[str, Any]) -> "Recipe":
         """Return a copy with fields replaced, named by dotted paths such as "stage.epochs".

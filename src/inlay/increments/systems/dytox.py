@@ -163,6 +163,7 @@ PUBLISHED = System(
         stage=_TRAINING,
         tuning=_TUNING,
         memory=MemorySettings(per_class=0, total=2000),
+        around="trained",
     ),
     learn=Dytox(),
     base="blended binary",
