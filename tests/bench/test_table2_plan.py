@@ -99,3 +99,12 @@ def test_a_run_comes_back_from_json() -> None:
 def test_what_does_not_go_together_is_refused(choice: Choice, complaint: str) -> None:
     with pytest.raises(InlayError, match=complaint):
         table2(choice)
+
+
+@pytest.mark.parametrize("method", ["der", "foster"])
+def test_equal_stages_share_a_memory_as_published(method: str) -> None:
+    equal, based = (Run(method, "A", "plain", 10, "numpy-1993", base_classes=base) for base in (0, 50))
+    assert [run.system.recipe.memory.share(100) for run in (equal, based)] == [20, 20]
+    assert [run.system.recipe.memory.share(10) for run in (equal, based)] == [200, 20]
+    own = dataclasses.replace(equal, changes={"memory.per_class": "7"})
+    assert own.system.recipe.memory.share(10) == 7

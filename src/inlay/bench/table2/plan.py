@@ -49,6 +49,9 @@ _PUBLISHED_ORDERS = {
     "der": "icarl-1993",
 }
 _USUAL_ORDER = "numpy-1993"
+# Published for equal stages with a memory that all classes share, and for a large base stage with one for each class.
+_SHARED_MEMORY = {"memory.per_class": "0", "memory.total": "2000"}
+_EQUAL_STAGES = {"der": _SHARED_MEMORY, "foster": _SHARED_MEMORY}
 # A network for each stage: the paper has no row of more, and few would wait for it. Asked for by name, it is run.
 _MOST_STAGES = {"der": 10}
 
@@ -95,7 +98,8 @@ class Run:
     @property
     def settings(self) -> dict[str, str]:
         """All changes of the recipe by dotted path."""
-        return {**CONTROLS[self.control], **self.changes}
+        cut = {} if self.base_classes or self.table == "B" else _EQUAL_STAGES.get(self.method, {})
+        return {**cut, **CONTROLS[self.control], **self.changes}
 
     @property
     def command(self) -> str:
