@@ -125,7 +125,7 @@ def _forgetting_tables(records: list[Record]) -> list[str]:
     for record in records:
         runs = record["runs"]
         errors = [abs(run["estimate"] - run["truth"]) for run in runs]
-        lists = [_listed(f"{100 * run[key]:.1f}" for run in runs) for key in ("estimate", "uncorrected", "truth")]
+        lists = [_listed(f"{100 * run[key]:z.1f}" for run in runs) for key in ("estimate", "uncorrected", "truth")]
         near = f"{sum(error <= _POINTS for error in errors)} of {len(errors)}"
         rows.append([_DATA_SETS[record["data_set"]], *lists, f"{100 * statistics.fmean(errors):.1f}", near])
     return [_table(rows), "Drop in accuracy on the old classes by one stage, in points, one number for each seed."]
