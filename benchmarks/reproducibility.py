@@ -120,18 +120,25 @@ def _percents(runs: Iterable[Run], label: str, key: str, **wanted: str) -> list[
     return [100 * each[key] for each in metrics]
 
 
+def _of_common_seeds(runs: Sequence[Run], labels: Sequence[str]) -> list[Run]:
+    """Leave out seeds that not all of some systems were run with, as each seed has a base stage of its own."""
+    seeds = set.intersection(*({run.seed for run in runs if run.label == label} for label in labels))
+    return [run for run in runs if run.seed in seeds]
+
+
 def _above(first: str, second: str, *keys: str, by: float = 0.0) -> Callable[[Sequence[Run]], Finding | None]:
     """Test that one system has higher mean scores than another, or lower ones by no more than `-by`."""
 
     def test(runs: Sequence[Run]) -> Finding | None:
         holds, shown = True, []
+        runs = _of_common_seeds(runs, (first, second))
         for key in keys:
             ours, theirs = _percents(runs, first, key), _percents(runs, second, key)
             if not ours or not theirs:
                 return None
             difference = statistics.fmean(ours) - statistics.fmean(theirs)
             holds &= difference > by
-            shown.append(f"{key.capitalize()} {difference:+.1f} ({min(len(ours), len(theirs))})")
+            shown.append(f"{key.capitalize()} {difference:+.1f} ({len(ours)})")
         return holds, ", ".join(shown)
 
     return test
@@ -141,10 +148,11 @@ def _best(system: str, rivals: Sequence[str], key: str) -> Callable[[Sequence[Ru
     """Test that a system has the highest mean score of all; rivals that were not run keep it untested."""
 
     def test(runs: Sequence[Run]) -> Finding | None:
-        means = {name: statistics.fmean(found) for name in rivals if (found := _percents(runs, name, key))}
-        ours = _percents(runs, system, key)
-        if len(means) < len(rivals) or not ours:
+        runs = _of_common_seeds(runs, (system, *rivals))
+        if not runs:
             return None
+        means = {name: statistics.fmean(_percents(runs, name, key)) for name in rivals}
+        ours = _percents(runs, system, key)
         rival = max(means, key=means.__getitem__)
         own = statistics.fmean(ours)
         names = f"{SYSTEMS[system]} {own:.1f}, the best other ({SYSTEMS[rival]}) {means[rival]:.1f}"

@@ -25,10 +25,10 @@ def _unlabelled() -> ImageSet:
 
 
 @functools.cache
-def found(decision: str = "densities") -> Knowledge:
+def found(decision: str = "densities", metric: str = "known") -> Knowledge:
     """Three labelled classes, 0 to 2, and three discovered ones, 3 to 5, learned well enough to tell apart."""
     settings = QUICK | {"base.training.epochs": 6, "training.epochs": 4, "classifier.refit_per_class": 60}
-    settings |= {"classifier.decision": decision}
+    settings |= {"classifier.decision": decision, "assignment.metric": metric}
     learner = quick_learner(settings=settings)
     learner.fit(digits(BASE))
     learner.discover(_unlabelled(), classes=3)
@@ -63,7 +63,7 @@ def accuracy(knowledge: Knowledge, classes: set[int]) -> float:
     """Share of the images of some discovered classes that are predicted to be of one of them, or of what it became."""
     wanted = {knowledge.registry.resolve(id) for id in classes}
     said = knowledge.logits(_unlabelled()).argmax(dim=1).tolist()
-    members = [id for id, cluster in zip(said, found().record.clusters, strict=True) if cluster + 3 in classes]
+    members = [id for id, cluster in zip(said, knowledge.record.clusters, strict=True) if cluster + 3 in classes]
     return sum(id in wanted for id in members) / len(members)
 
 
@@ -75,15 +75,17 @@ def test_a_name_touches_no_weight() -> None:
     assert after.head is before.head and after.statistics is before.statistics and after.network is before.network
 
 
-@pytest.mark.parametrize("decision", ["linear", "densities"])
-def test_after_a_merge_the_target_takes_the_predictions_over(decision: str) -> None:
-    before = found(decision)
+@pytest.mark.parametrize(("decision", "metric"), [("linear", "plain"), ("densities", "known")])
+def test_after_a_merge_the_target_takes_the_predictions_over(decision: str, metric: str) -> None:
+    before = found(decision, metric)
     after = apply(before, Merge((5,), into=3))
     assert [after.registry.resolve(id) for id in range(6)] == [0, 1, 2, 3, 4, 3]
     was, now = predicted(before), predicted(after)
     assert 5 in was and 5 not in now
     assert (now[(was == 3) | (was == 5)] == 3).double().mean() > 0.9
     assert min(accuracy(after, {3, 5}), accuracy(before, {3, 5})) > 0.9
+    # What the head cannot tell apart any more it cannot mistake; one Gaussian in place of two may be too wide for that.
+    assert decision == "densities" or accuracy(after, {3, 5}) >= accuracy(before, {3, 5})
     sizes = torch.bincount(torch.tensor(before.record.clusters))
     assert after.statistics.counts.tolist() == [40, 40, 40, int(sizes[0] + sizes[2]), int(sizes[1]), 0]
     assert after.network is before.network and isinstance(after.head, nn.Linear)

@@ -33,10 +33,10 @@ def test_without_runs_nothing_is_tested() -> None:
     assert len(_verdicts([])) == len(CLAIMS)
 
 
-def test_a_claim_is_judged_on_every_data_set_that_was_run() -> None:
+def test_a_claim_is_judged_on_common_seeds_of_every_data_set_that_was_run() -> None:
     runs = [_run("frost", 0.6, 0.3), _run("frost+aff", 0.7, 0.4), _run("frost+aff", 0.72, 0.4, seed=1)]
     claim = "AFF raises FRoST on old and on new classes"
-    assert _verdicts(runs)[claim] == ("held", "CIFAR-10: Old +11.0 (1), New +10.0 (1)")
+    assert _verdicts(runs)[claim] == ("held", "CIFAR-10: Old +10.0 (1), New +10.0 (1)")
     runs += [_run("frost", 0.6, 0.3, "cifar100"), _run("frost+aff", 0.7, 0.2, "cifar100")]
     verdict, found = _verdicts(runs)[claim]
     assert verdict == "held on CIFAR-10 only"
