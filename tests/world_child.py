@@ -6,6 +6,7 @@ CASE is "world" (everything a `World` does) or "batch_norm" (batch norm in all s
 small network. The results of the process with rank R are in the file OUT.R.
 """
 
+import atexit
 import os
 import subprocess
 import sys
@@ -248,11 +249,24 @@ def launch(case: str, processes: int, folder: Path) -> list[Results]:
     return [torch.load(f"{out}.{rank}") for rank in range(processes)]
 
 
+def _group_threads() -> list[str]:
+    """Names of the native threads of process groups in this process; none where the system does not list threads."""
+    names = (task.joinpath("comm").read_text().strip() for task in Path("/proc/self/task").glob("*"))
+    return [name for name in names if "gloo" in name]
+
+
+def _save_at_exit(results: Results, path: str) -> None:
+    torch.save(results | {"group threads at exit": _group_threads()}, path)
+
+
 def main(case: str, out: Path) -> None:
+    results: Results = {}
+    # What is registered before the group is joined runs after it was left.
+    atexit.register(_save_at_exit, results, f"{out}.{os.environ['RANK']}")
     world = World.current()
-    results = {"world": world_case, "batch_norm": batch_norm_case}[case](world, out)
+    results["group threads"] = _group_threads()
+    results |= {"world": world_case, "batch_norm": batch_norm_case}[case](world, out)
     results["training"] = {str(dtype): train(world, dtype) for dtype in (torch.float64, torch.float32)}
-    torch.save(results, f"{out}.{world.rank}")
 
 
 if __name__ == "__main__":

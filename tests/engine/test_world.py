@@ -1,4 +1,5 @@
 import os
+from pathlib import Path
 
 import pytest
 import torch
@@ -24,6 +25,13 @@ def test_place_of_each_process(seen: list[Results]) -> None:
     for rank, results in enumerate(seen):
         assert results["facts"] == [rank, len(seen), rank, rank == 0, True]
         assert results["again"]
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="this system does not list the threads of a process")
+def test_no_thread_of_the_group_outlives_it(seen: list[Results]) -> None:
+    for results in seen:
+        assert results["group threads"]
+        assert results["group threads at exit"] == []
 
 
 def test_cores_are_shared(seen: list[Results]) -> None:

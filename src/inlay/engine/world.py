@@ -1,6 +1,8 @@
 """The processes that train one network together, and what they say to each other."""
 
 import atexit
+import gc
+import importlib
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -219,12 +221,17 @@ def _join() -> World:
         torch.cuda.set_device(local_rank)
     _use_own_share_of_cores()
     if not dist.is_initialized():
+        # Imported later, as wrapping a module does, it would take the group as a default argument and never let it go.
+        importlib.import_module("torch.distributed.nn.functional")
         dist.init_process_group("cpu:gloo,cuda:nccl" if cuda else "gloo", timeout=_PATIENCE)
         atexit.register(_leave)
     return World(dist.get_rank(), dist.get_world_size(), local_rank, parallel=True)
 
 
 def _leave() -> None:
+    # The threads of a group end with the last reference to it. One that still drops its work while the interpreter ends
+    # aborts the process. Wrapped modules hold the group, and each other in circles.
+    gc.collect()
     if dist.is_initialized():
         dist.destroy_process_group()
 
