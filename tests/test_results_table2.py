@@ -194,6 +194,23 @@ def test_amm_is_compared_with_aanets_in_the_same_order() -> None:
     assert _verdicts(_runs(amm, rival))[claim] == ("not held", "PODNet at 10: -1.00 (numpy-1993), mean -1.00")
 
 
+def test_amm_and_aanets_on_icarl_are_compared_by_nearest_means_in_the_order_that_both_have() -> None:
+    runs = _runs(
+        _record("icarl", "amm", average=0.9, nme_average=0.62),
+        _record("icarl", "amm", average=0.9, nme_average=0.10, order="icarl-1993"),
+        _record("icarl+aanets", average=0.1, nme_average=0.60),
+    )
+    verdict = ("held", "iCaRL at 10: +2.00 (numpy-1993), mean +2.00")
+    assert _verdicts(runs)[_claim("AMM is above AANets")] == verdict
+
+
+def test_runs_of_a_plain_command_are_enough_to_compare_amm_with_aanets() -> None:
+    records = [_record(run.method, run.control, stages=run.stages, order=run.order) for run in table2(Choice("A"))]
+    (claim,) = [claim for claim in CLAIMS if claim.text.startswith("AMM is above AANets")]
+    places = {f"{host} at {stages}" for host in ("iCaRL", "PODNet") for stages in (10, 25)}
+    assert claim.test(_runs(*records)).keys() == places
+
+
 def test_amm_is_compared_with_the_adapters_of_necil() -> None:
     runs = _runs(
         _fair("adapters", 0.60, host="necil"), _fair("full", 0.5, host="necil"), _fair("amm", 0.62, host="necil")

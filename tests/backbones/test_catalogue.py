@@ -32,7 +32,7 @@ def _cifar_parameters(blocks: int, in_channels: int = 3, widening: int = 1) -> i
 
 def test_names_are_those_of_the_protocol_and_efficientnet() -> None:
     protocol = {"resnet8", "resnet20", "resnet32", "resnet18", "resnet18-1x1"}
-    increments = {"resnet32-rebuffi", "resnet32-lucir"}
+    increments = {"resnet32-rebuffi", "resnet32-rebuffi-relu", "resnet32-lucir", "resnet32-pycil"}
     assert set(names()) == protocol | increments | {"efficientnet-lite0", "efficientnet-lite0-imagenet"}
 
 

@@ -5,8 +5,15 @@ import torch
 from torch import Tensor, nn
 
 from inlay import backbones, branches
-from inlay.backbones.incremental_resnets import OpenBlock, SlicePadShortcut, lucir_resnet32, rebuffi_resnet32
-from inlay.backbones.resnet import BasicBlock
+from inlay.backbones.incremental_resnets import (
+    OpenBlock,
+    SlicePadShortcut,
+    lucir_resnet32,
+    pycil_resnet32,
+    rebuffi_resnet32,
+    without_last_relu,
+)
+from inlay.backbones.resnet import BasicBlock, resnet
 from proxy_stages import moved
 
 Builder = Callable[[int, torch.Generator | None], nn.Sequential]
@@ -25,7 +32,15 @@ def _images(*shape: int) -> Tensor:
     return torch.randn(*shape, dtype=torch.float64, generator=_generator(2))
 
 
-@pytest.mark.parametrize(("name", "parameters"), [("resnet32-rebuffi", 463_504), ("resnet32-lucir", 466_256)])
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [
+        ("resnet32-rebuffi", 463_504),
+        ("resnet32-rebuffi-relu", 463_504),
+        ("resnet32-lucir", 466_256),
+        ("resnet32-pycil", 463_504),
+    ],
+)
 def test_parameters_are_as_many_as_published(name: str, parameters: int) -> None:
     assert branches.count_parameters(backbones.build(name, 3)) == parameters
 
@@ -110,6 +125,53 @@ def test_lucir_shortcuts_are_convolutions_where_the_shape_changes() -> None:
     changing = [place for place, block in enumerate(blocks) if not isinstance(block.shortcut, nn.Identity)]
     assert changing == [5, 10]
     assert all(isinstance(blocks[place].shortcut, nn.Sequential) for place in changing)
+
+
+def test_a_last_relu_stands_in_front_of_the_pooling_and_can_be_left_out() -> None:
+    network = moved(rebuffi_resnet32(1, _generator(), last_relu=True), 1).double().eval()
+    images = _images(3, 1, 8, 8)
+    before = without_last_relu(network)
+    assert isinstance(network, nn.Sequential) and isinstance(before, nn.Sequential)
+    with torch.no_grad():
+        maps = images
+        for name, child in before.named_children():
+            if name == "pool":
+                break
+            maps = child(maps)
+        after, raw = network(images), before(images)
+    assert maps.min() < 0
+    for image in range(3):
+        for channel in range(64):
+            pixels = maps[image, channel].flatten().tolist()
+            assert after[image, channel].item() == pytest.approx(sum(max(0.0, pixel) for pixel in pixels) / len(pixels))
+            assert raw[image, channel].item() == pytest.approx(sum(pixels) / len(pixels))
+    assert {id(part) for part in before.parameters()} == {id(part) for part in network.parameters()}
+    for other in (rebuffi_resnet32(1), nn.Linear(1, 1)):
+        assert without_last_relu(other) is other
+
+
+def test_a_last_relu_outlives_branches() -> None:
+    network = moved(rebuffi_resnet32(1, _generator(), last_relu=True), 1).double().eval()
+    images = _images(3, 1, 8, 8)
+    hybrid = moved(branches.attach(branches.fold(network, images), images, "amm", generator=_generator(5)), 6)
+    merged = branches.merge(hybrid, images).model
+    with torch.no_grad():
+        for found in (hybrid, merged):
+            raw = without_last_relu(found)(images)
+            assert raw.min() < 0 and found(images).min() >= 0
+        scale = max(1.0, float(raw.abs().max()))
+        assert torch.allclose(without_last_relu(hybrid)(images) / scale, raw / scale, atol=1e-11, rtol=0)
+
+
+def test_pycil_network_is_the_usual_one_with_slicing_shortcuts() -> None:
+    network, usual = pycil_resnet32(3, _generator()), resnet(3, (16, 32, 64), 5, generator=_generator())
+    assert all(torch.equal(value, network.state_dict()[name]) for name, value in usual.state_dict().items())
+    blocks = [module for module in network.modules() if isinstance(module, BasicBlock)]
+    sliced = [place for place, block in enumerate(blocks) if isinstance(block.shortcut, SlicePadShortcut)]
+    assert sliced == [5, 10]
+    assert all(isinstance(block.relu2, nn.ReLU) for block in blocks)
+    images = torch.randn(2, 3, 9, 9, generator=_generator(1))
+    assert network.eval()(images).shape == (2, 64) and not torch.allclose(network(images), usual.eval()(images))
 
 
 @BOTH

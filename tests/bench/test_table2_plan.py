@@ -5,18 +5,49 @@ import pytest
 
 from inlay.bench.table2 import Choice, Run, table2
 from inlay.errors import InlayError
-from inlay.increments.systems.catalogue import FAIR, PUBLISHED
+from inlay.increments.systems.catalogue import FAIR, PUBLISHED, Table
 
 FIVE = ["full", "frozen", "imm", "constant", "amm"]
 
 
-def test_table_a_has_every_system_as_it_was_published() -> None:
+def test_table_a_has_every_system_as_it_was_published_and_its_hosts_with_amm() -> None:
     runs = table2(Choice("A"))
-    assert {run.method for run in runs} == set(PUBLISHED)
+    hosts = [name for name, system in PUBLISHED.items() if system.takes_branches]
+    assert hosts == list(FAIR)
+    assert {run.row for run in runs} == {*PUBLISHED, *(f"{name}+amm" for name in hosts)}
     assert {run.stages for run in runs} == {10, 25}
-    assert all(run.system.recipe == PUBLISHED[run.method].recipe for run in runs)
+    plain = [run for run in runs if run.control == "plain" and run.method != "dytox+"]
+    assert all(run.system.recipe == PUBLISHED[run.method].recipe for run in plain)
     orders = {run.method: run.order for run in runs}
-    assert (orders["icarl"], orders["podnet"], orders["necil"]) == ("icarl-1993", "icarl-1993", "natural")
+    assert (orders["podnet"], orders["necil"], orders["foster"]) == ("icarl-1993", "natural", "numpy-1993")
+
+
+def test_by_default_amm_is_run_in_the_order_of_aanets_and_in_that_of_its_host() -> None:
+    runs = table2(Choice("A"))
+    for host in ("icarl", "podnet"):
+        for stages in (10, 25):
+            plain, amm, rival = (
+                {run.order for run in runs if (run.row, run.stages) == (row, stages)}
+                for row in (host, f"{host}+amm", f"{host}+aanets")
+            )
+            assert plain == amm and rival <= amm and "icarl-1993" in amm
+
+
+@pytest.mark.parametrize(("table", "row"), [("A", "plain"), ("A", "amm"), ("B", "full"), ("B", "amm")])
+def test_shorter_schedules_are_the_same_with_and_without_amm_and_can_be_lengthened(table: Table, row: str) -> None:
+    for stages in (10, 25):
+        run = Run("dytox+", table, row, stages, "icarl-1993")
+        recipe, own = run.system.recipe, (PUBLISHED if table == "A" else FAIR)["dytox+"].recipe
+        assert (recipe.base.epochs, recipe.stage.epochs) == (200, 60)
+        for part, whole in ((recipe.base, own.base), (recipe.stage, own.stage)):
+            assert [each.epochs * each.warm_up for each in (part, whole)] == pytest.approx([5, 5])
+            assert dataclasses.replace(part, epochs=500, warm_up=0.01) == whole
+        longer = dataclasses.replace(run, changes={"stage.epochs": "500"})
+        assert longer.system.recipe.stage.epochs == 500
+    assert [Run("der", "A", "plain", stages, "icarl-1993").system.recipe.stage.epochs for stages in (10, 25)] == [
+        170,
+        60,
+    ]
 
 
 def test_der_has_25_stages_only_if_asked_for_by_name() -> None:
@@ -25,7 +56,7 @@ def test_der_has_25_stages_only_if_asked_for_by_name() -> None:
 
 
 def test_amm_is_a_control_of_its_host() -> None:
-    (run,) = table2(Choice("A", ("icarl+amm",), (10,)))
+    (run,) = table2(Choice("A", ("icarl+amm",), (10,), ("natural",)))
     assert (run.method, run.control) == ("icarl", "amm")
     assert run.system.recipe == PUBLISHED["icarl"].recipe.changed({"branch.gate": "amm"})
 
@@ -58,7 +89,7 @@ def test_classes_are_cut_evenly(base: int, stages: int, cut: tuple[int, ...]) ->
 
 
 def test_the_command_repeats_the_run() -> None:
-    plain, amm = table2(Choice("A", ("icarl", "icarl+amm"), (10,)))
+    plain, amm = table2(Choice("A", ("icarl", "icarl+amm"), (10,), ("icarl-1993",)))
     assert plain.command == "inlay bench table2 --data ROOT --table A --methods icarl --stages 10 --orders icarl-1993"
     assert amm.command == (
         "inlay bench table2 --data ROOT --table A --methods icarl --controls amm --stages 10 --orders icarl-1993"
@@ -108,3 +139,10 @@ def test_equal_stages_share_a_memory_as_published(method: str) -> None:
     assert [run.system.recipe.memory.share(10) for run in (equal, based)] == [200, 20]
     own = dataclasses.replace(equal, changes={"memory.per_class": "7"})
     assert own.system.recipe.memory.share(10) == 7
+
+
+def test_the_first_of_equal_stages_of_der_is_trained_as_the_others() -> None:
+    equal, based = (Run("der", "A", "plain", 10, "icarl-1993", base_classes=base) for base in (0, 50))
+    assert equal.system.recipe.base == equal.system.recipe.stage == PUBLISHED["der"].recipe.stage
+    assert based.system.recipe == PUBLISHED["der"].recipe
+    assert Run("foster", "A", "plain", 10, "numpy-1993", base_classes=0).system.recipe.base.epochs == 200

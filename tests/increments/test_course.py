@@ -8,11 +8,12 @@ from torch import Tensor
 from increment_cases import course, quick, standings
 from inlay.data import ImageSet
 from inlay.errors import InlayError
-from inlay.increments.course import Course, Standing
+from inlay.increments.course import Course, Standing, later_pace
 from inlay.increments.memory import Memory
 from inlay.increments.orders import ORDERS, class_order
 from inlay.increments.scores import StageScores, score_stage, summarise
 from inlay.increments.systems import icarl
+from inlay.settings import TrainingSettings
 from tiny_digits import digits
 
 
@@ -132,3 +133,13 @@ def test_summary_computed_by_hand() -> None:
     assert summarise([StageScores(0.9, None, (0.9,))], "nme") is None
     alone = summarise(stages[:1])
     assert alone is not None and alone.forgetting == 0
+
+
+def test_later_stages_are_recorded_on_a_gpu_and_not_compiled() -> None:
+    long = TrainingSettings(epochs=1000)
+    cpu, gpu = torch.device("cpu"), torch.device("cuda")
+    assert later_pace(long, cpu) == long
+    assert later_pace(long, gpu) == dataclasses.replace(long, pace="graph")
+    for pace in ("eager", "compile"):
+        chosen = dataclasses.replace(long, pace=pace)
+        assert later_pace(chosen, gpu) == chosen

@@ -1,5 +1,5 @@
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -10,7 +10,10 @@ from increment_cases import course, quick, standings
 from inlay.backbones.expanded import ExpandedNetwork
 from inlay.backbones.resnet import BasicBlock
 from inlay.engine.batch import Batch
+from inlay.engine.randomness import generator
 from inlay.engine.work import Work
+from inlay.heads import kaiming_linear
+from inlay.increments.balance import balanced_subset
 from inlay.increments.course import Standing, stage_task
 from inlay.increments.increment import Increment
 from inlay.increments.systems import der
@@ -125,6 +128,29 @@ def test_the_schedule_of_the_publication() -> None:
     assert system("der", "A") is der.PUBLISHED and not der.PUBLISHED.takes_branches
 
 
+def test_a_large_base_stage_has_no_warm_up_and_the_first_of_equal_stages_has() -> None:
+    based = der.PUBLISHED.recipe.base
+    assert der._phases(based) == (replace(based, epochs=0, schedule="cosine", warm_up=0.9), based)
+    stage = der.PUBLISHED.recipe.stage
+    equal = quick(der.PUBLISHED, base__warm_up=stage.warm_up, base__decay_at=stage.decay_at, base__epochs=17)
+    notes = Notes()
+    equal.learn(stage_task(equal, course(), None, 0, torch.device("cpu")), notes)
+    warm_up, rest = notes.trained
+    assert [trained.name for trained in notes.trained] == ["the warm-up", "the losses"]
+    assert (warm_up.settings.epochs, rest.settings.epochs) == (1, 16)
+    assert rest.settings.decay_at == pytest.approx((10 / 16, 12 / 16))
+    head = "classifier.head.weight"
+    assert warm_up.work is rest.work and not torch.equal(warm_up.state[head], rest.state[head])
+    assert all(torch.equal(warm_up.state[name], rest.state[name]) for name in warm_up.state if name != head)
+
+
+def test_first_heads_are_drawn_by_kaimings_rule(second_stage: list[Trained]) -> None:
+    seed = second_stage[0].images.seed
+    for name, title, shape in (("classifier.head", "head", (192, 7)), ("auxiliary", "auxiliary head", (64, 3))):
+        expected = kaiming_linear(*shape, generator(seed, title)).weight
+        assert torch.equal(second_stage[0].state[f"{name}.weight"], expected)
+
+
 def test_heads_are_drawn_anew_in_place(second_stage: list[Trained]) -> None:
     warm_up, rest, head = second_stage
     for name in ("classifier.head.weight", "auxiliary.weight"):
@@ -157,8 +183,10 @@ def test_losses_of_a_stage(second_stage: list[Trained]) -> None:
 
 
 def test_the_head_is_tuned_on_equally_many_images_with_softened_scores(second_stage: list[Trained]) -> None:
-    trained = second_stage[2]
+    trained, whole = second_stage[2], second_stage[0].images
     assert torch.bincount(trained.images.labels).tolist() == [4] * 7
+    drawn = balanced_subset(whole.labels, generator(whole.seed, "balanced"))
+    assert torch.equal(trained.images.pixels, whole.pixels[drawn])
     losses, features, labels = _losses(trained)
     softened = trained.work.classifier.head(features) / 5
     assert losses["classification"].item() == pytest.approx(slow_losses.cross_entropy(softened, labels), rel=1e-4)

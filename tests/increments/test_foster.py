@@ -11,13 +11,16 @@ from inlay.backbones.expanded import ExpandedNetwork
 from inlay.engine.batch import Batch
 from inlay.engine.work import Work
 from inlay.errors import InlayError
-from inlay.heads import linear
+from inlay.heads import kaiming_linear, linear
 from inlay.increments.course import Standing, stage_task
+from inlay.increments.herding import herd
 from inlay.increments.increment import Increment, Learned
 from inlay.increments.joint_head import widened
+from inlay.increments.nearest_mean import NearestMean, class_means
+from inlay.increments.scores import score_stage
 from inlay.increments.systems import foster
 from inlay.increments.systems.catalogue import system
-from inlay.increments.systems.foster import BoostingWork
+from inlay.increments.systems.foster import BoostingWork, boosting_beta
 from inlay.increments.work import IncrementWork
 from inlay.settings import TrainingSettings
 
@@ -125,10 +128,14 @@ def test_a_stage_starts_with_the_scores_of_the_one_before(
     with torch.no_grad():
         old = found[1].classifier(_batch(task)[0])
     boosting, compression = noted[0]
-    for trained in (boosting, compression):
-        assert trained.scores.shape[1] == 7
-        assert torch.allclose(trained.scores[:, :5], old, atol=1e-5)
+    assert boosting.scores.shape[1] == compression.scores.shape[1] == 7
+    assert torch.allclose(compression.scores[:, :5], old, atol=1e-5)
+    # The second network is a copy of the first; what it says of old classes is added, by weights drawn at random.
     assert torch.equal(boosting.features[:, :_D], boosting.features[:, _D:])
+    head = boosting.work.classifier.head
+    assert isinstance(head, nn.Linear)
+    added = boosting.features[:, _D:] @ head.weight[:5, _D:].T / 1.1
+    assert torch.allclose(boosting.scores[:, :5] - added, old, atol=1e-4) and added.abs().min() > 0
 
 
 def test_phases_of_a_stage(noted: tuple[list[Trained], Learned]) -> None:
@@ -171,6 +178,42 @@ def test_classes_weigh_otherwise_where_a_stage_brings_five() -> None:
     assert BoostingWork(wide)._class_weights.tolist() == pytest.approx(_slow_weights(wide, 0.94), rel=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("new", "betas"),
+    [
+        (20, [0.97, 0.96, 0.95, 0.94]),
+        (10, [0.98, 0.975, 0.97, 0.965, 0.96, 0.955, 0.95, 0.945, 0.94]),
+        (5, [0.96] * 19),
+    ],
+)
+def test_equal_stages_have_the_betas_of_the_published_settings(new: int, betas: list[float]) -> None:
+    found = [boosting_beta(index, index * new, new) for index in range(1, 100 // new)]
+    assert found == pytest.approx(betas)
+
+
+@pytest.mark.parametrize(("new", "beta"), [(10, 0.94), (5, 0.94), (2, 0.95), (1, 0.95)])
+def test_stages_after_a_large_base_have_one_beta(new: int, beta: float) -> None:
+    assert {boosting_beta(index, 50 + (index - 1) * new, new) for index in range(1, 50 // new + 1)} == {beta}
+
+
+def test_both_networks_choose_the_images_and_are_the_nearest_mean(found: list[Standing]) -> None:
+    images = course()
+    new = stage_task(_QUICK, images, found[0], 0, torch.device("cpu")).of_new_classes()
+    both, alone = (
+        herd(new.features(chooser.network), new.labels - 3, 2, 4) for chooser in (found[1].scored, found[1].classifier)
+    )
+    rows = images.rows(1)
+    assert all(torch.equal(kept, rows[places]) for kept, places in zip(found[1].memory.ranked[3:], both, strict=True))
+    assert any(not torch.equal(*pair) for pair in zip(both, alone, strict=True))
+    known = images.test_labels < 5
+    inputs, kept = (images.form.prepare(part) for part in (images.test[known], images.train[found[1].memory.rows]))
+    with torch.no_grad():
+        network = found[1].scored.network
+        means = class_means(network(kept), found[1].memory.labels, 5, network(kept.flip(3)))
+        right = NearestMean(means)(network(inputs)).argmax(dim=1) == images.test_labels[known]
+    assert score_stage(images, found[1]).nme == pytest.approx(float(right.double().mean()))
+
+
 def test_compression_is_held_against_both_networks(noted: tuple[list[Trained], Learned], task: Increment) -> None:
     boosting, compression = noted[0]
     with torch.no_grad():
@@ -180,19 +223,20 @@ def test_compression_is_held_against_both_networks(noted: tuple[list[Trained], L
     assert compression.losses["distillation"].item() == pytest.approx(expected, rel=1e-4)
 
 
-def test_widened_heads_keep_old_scores() -> None:
+@pytest.mark.parametrize("further", [0, 2])
+def test_widened_heads_keep_old_weights(further: int) -> None:
     randomness = torch.Generator().manual_seed(0)
     head = linear(4, 3, randomness).double()
-    wider = widened(head, 2, 5, randomness)
-    features = torch.randn(6, 6, generator=randomness, dtype=torch.float64)
-    expected = torch.empty(6, 3, dtype=torch.float64)
-    for row in range(6):
-        for column in range(3):
-            products = (head.weight[column, place] * features[row, place] for place in range(4))
-            expected[row, column] = sum(products, head.bias[column])
-    assert torch.allclose(wider(features)[:, :3], expected, atol=1e-12)
-    assert wider(features).shape == (6, 8) and wider.weight.dtype == torch.float64
-    assert not wider.bias[3:].any() and bool((wider.weight[3:] != 0).all())
+    wider = widened(head, further, 5, torch.Generator().manual_seed(1))
+    drawn = kaiming_linear(4 + further, 8, torch.Generator().manual_seed(1)).double()
+    for row in range(8):
+        for column in range(4 + further):
+            expected = head.weight[row, column] if row < 3 and column < 4 else drawn.weight[row, column]
+            assert wider.weight[row, column] == expected
+        assert wider.bias[row] == (head.bias[row] if row < 3 else 0)
+    features = torch.randn(6, 4, generator=randomness, dtype=torch.float64)
+    old = torch.cat([features, features.new_zeros(6, further)], dim=1)
+    assert torch.allclose(wider(old)[:, :3], head(features), atol=1e-12)
     assert isinstance(wider, nn.Linear) and wider.weight.requires_grad
 
 
@@ -201,3 +245,12 @@ def test_without_compression_there_is_no_next_stage() -> None:
     refused = stage_task(chosen, course(), standings(chosen, course(cut=(3,)))[0], 0, torch.device("cpu"))
     with pytest.raises(InlayError, match=r"write tuning\.epochs=1 or more"):
         chosen.learn(refused, Notes())
+
+
+def test_published_settings() -> None:
+    recipe = foster.PUBLISHED.recipe
+    assert (recipe.base.epochs, recipe.stage.epochs, recipe.tuning.epochs) == (200, 170, 130)
+    for training in (recipe.base, recipe.stage, recipe.tuning):
+        assert (training.batch, training.learning_rate, training.schedule, training.warm_up) == (128, 0.1, "cosine", 0)
+    assert (recipe.base.weight_decay, recipe.stage.weight_decay, recipe.tuning.weight_decay) == (5e-4, 5e-4, 0)
+    assert (recipe.backbone, recipe.view, recipe.memory.share(50)) == ("resnet32-pycil", "weak-auto", 20)

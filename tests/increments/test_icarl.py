@@ -7,11 +7,17 @@ from torch import nn
 import slow_losses
 from increment_cases import course, quick, standings
 from inlay import branches
+from inlay.backbones.incremental_resnets import without_last_relu
 from inlay.engine.batch import Batch
+from inlay.engine.randomness import generator
+from inlay.heads import kaiming_linear
 from inlay.increments.classifier import Classifier
 from inlay.increments.course import Standing, stage_task
+from inlay.increments.herding import herd
 from inlay.increments.increment import System
+from inlay.increments.nearest_mean import class_means
 from inlay.increments.outputs import Outputs, features_and_maps
+from inlay.increments.scores import score_stage
 from inlay.increments.systems import icarl
 from inlay.increments.work import IncrementWork
 
@@ -84,6 +90,55 @@ def test_a_stage_starts_with_the_scores_of_the_one_before(base: Standing) -> Non
         inputs = task.first_inputs(20)
         started = icarl.linear_head(task)(task.opened().eval()(inputs))
         assert torch.allclose(started[:, :3], base.classifier(inputs), atol=1e-4)
+
+
+def test_the_head_reads_behind_the_last_relu_and_exemplars_are_chosen_and_compared_before_it() -> None:
+    system = quick(icarl.PUBLISHED, backbone=icarl.PUBLISHED.recipe.backbone, base__epochs=1)
+    images = course(cut=(3,), images=12)
+    (standing,) = standings(system, images)
+    network = standing.classifier.network
+    task = stage_task(system, images, None, 0, torch.device("cpu"))
+    behind, raw = task.features(network), task.features(without_last_relu(network))
+    assert behind.min() >= 0 > raw.min()
+    assert torch.allclose(task.features(standing.classifier), standing.classifier.head(behind), atol=1e-5)
+    chosen, others = (herd(features, task.labels, 3, 4) for features in (raw, behind))
+    rows = images.rows(0)
+    assert all(map(torch.equal, standing.memory.ranked, (rows[places] for places in chosen)))
+    assert any(not torch.equal(places, other) for places, other in zip(chosen, others, strict=True))
+    assert torch.equal(task.balanced(network).pixels, task.pixels[torch.cat(chosen)])
+    labels = images.test_labels[images.test_labels < 3]
+    inputs = images.form.prepare(images.test[images.test_labels < 3])
+    kept = images.form.prepare(images.train[standing.memory.rows])
+    with torch.no_grad():
+        before = without_last_relu(network)
+        means = class_means(before(kept), standing.memory.labels, 3, before(kept.flip(3)))
+        right = [
+            min(range(3), key=lambda label: math.dist((feature / feature.norm()).tolist(), means[label].tolist()))
+            for feature in before(inputs)
+        ]
+    assert score_stage(images, standing).nme == pytest.approx(
+        sum(found == label for found, label in zip(right, labels.tolist(), strict=True)) / len(labels)
+    )
+
+
+def test_new_rows_of_the_head_start_by_kaimings_rule_without_biases(base: Standing) -> None:
+    task = stage_task(quick(icarl.PUBLISHED), course(), base, 0, torch.device("cpu"))
+    head = icarl.linear_head(task)
+    before = base.classifier.head
+    assert isinstance(before, nn.Linear) and torch.equal(head.bias[:3], before.bias)
+    assert not head.bias[3:].any() and head.weight.requires_grad
+    expected = kaiming_linear(64, 5, generator(task.seed, "head"))
+    assert torch.equal(head.weight[3:], expected.weight[3:])
+
+
+def test_published_settings() -> None:
+    recipe = icarl.PUBLISHED.recipe
+    for training in (recipe.base, recipe.stage):
+        assert (training.epochs, training.batch, training.learning_rate, training.weight_decay) == (70, 128, 2.0, 5e-5)
+        assert training.decay_at == pytest.approx((0.7, 0.9)) and training.decay_factor == 0.2
+        assert (training.optimizer, training.momentum, training.nesterov) == ("sgd", 0.9, False)
+    assert (recipe.backbone, recipe.view, recipe.tuning.epochs) == ("resnet32-rebuffi-relu", "weak", 0)
+    assert [recipe.memory.share(classes) for classes in (50, 100)] == [20, 20]
 
 
 def test_maps_are_those_of_the_groups() -> None:

@@ -193,3 +193,13 @@ def test_the_published_system_merges_its_adapters(base: Standing) -> None:
     assert torch.equal(before[stem], after[stem]) and not torch.equal(before[kernel], after[kernel])
     moved = (before[kernel] != after[kernel]).flatten(0, 1).any(dim=0)
     assert moved.tolist() == [[False] * 3, [False, True, False], [False] * 3]
+
+
+def test_published_settings() -> None:
+    for system in (necil.PUBLISHED, necil.FAIR):
+        base, stage = system.recipe.base, system.recipe.stage
+        assert (base.epochs, base.batch, base.learning_rate, base.weight_decay) == (101, 64, 1e-3, 2e-4)
+        assert (stage.epochs, stage.batch, stage.learning_rate, stage.weight_decay) == (60, 128, 2e-4, 5e-4)
+        assert [moment * 101 for moment in base.decay_at] == pytest.approx([45, 90]) and stage.decay_at == (0.75,)
+        assert base.optimizer == stage.optimizer == "adam" and system.recipe.memory.share(100) == 0
+    assert (necil.PUBLISHED.recipe.view, necil.PUBLISHED.recipe.backbone) == ("weak-bright", "resnet18-1x1")

@@ -30,6 +30,15 @@ def test_the_spread_is_the_weighted_mean_of_its_own_and_the_typical_one(kind: St
                 assert found[row][column] == pytest.approx(expected, rel=5e-3, abs=5e-3)
 
 
+def test_pooled_correlations_stay_and_variances_move_as_alone() -> None:
+    (new, known), (plain, plain_known) = (
+        (_statistics([5, 0, 30], kind, 0), _statistics([40, 0, 20], kind, 1)) for kind in ("pooled", "diagonal")
+    )
+    after = shrunk(new, known, 5.0)
+    assert after.kind == "pooled" and torch.equal(after.tensors()["correlation"], new.tensors()["correlation"])
+    torch.testing.assert_close(after.std, shrunk(plain, plain_known, 5.0).std)
+
+
 def test_more_images_are_trusted_more() -> None:
     new, known = _statistics([5, 500], "full", 2), _statistics([50], "full", 3)
     moved = [(shrunk(new, known, 5.0).covariance(i) - new.covariance(i)).norm() for i in range(2)]

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from inlay.backbones.efficientnet_lite import efficientnet_lite0
-from inlay.backbones.incremental_resnets import lucir_resnet32, rebuffi_resnet32
+from inlay.backbones.incremental_resnets import lucir_resnet32, pycil_resnet32, rebuffi_resnet32
 from inlay.backbones.pretrained import NAME, pretrained_efficientnet_lite0
 from inlay.backbones.resnet import resnet
 from inlay.errors import InlayError
@@ -52,7 +52,11 @@ _CATALOGUE: dict[str, _Builder] = {
     "resnet18": _imagenet(projection=False),
     "resnet18-1x1": _imagenet(projection=True),
     "resnet32-rebuffi": lambda in_channels, widening, generator: rebuffi_resnet32(in_channels, generator),
+    "resnet32-rebuffi-relu": lambda in_channels, widening, generator: rebuffi_resnet32(
+        in_channels, generator, last_relu=True
+    ),
     "resnet32-lucir": lambda in_channels, widening, generator: lucir_resnet32(in_channels, generator),
+    "resnet32-pycil": lambda in_channels, widening, generator: pycil_resnet32(in_channels, generator),
     "efficientnet-lite0": _efficientnet_lite0,
     NAME: _pretrained_efficientnet_lite0,
 }

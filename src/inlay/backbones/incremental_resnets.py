@@ -1,4 +1,4 @@
-"""The two forms of ResNet-32 on which labelled increments are published: their groups end without ReLU."""
+"""The forms of ResNet-32 on which labelled increments are published."""
 
 from collections import OrderedDict
 
@@ -6,11 +6,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from inlay.backbones.resnet import BasicBlock, conv
+from inlay.backbones.resnet import BasicBlock, PoolPadShortcut, conv, resnet
 
-__all__ = ["lucir_resnet32", "rebuffi_resnet32"]
+__all__ = ["lucir_resnet32", "pycil_resnet32", "rebuffi_resnet32", "without_last_relu"]
 
 _WIDTHS = (16, 32, 64)
+_LAST_RELU = "last_relu"
 
 
 class SlicePadShortcut(nn.Module):
@@ -58,7 +59,9 @@ class OpenBlock(nn.Module):
         return total
 
 
-def rebuffi_resnet32(in_channels: int, generator: torch.Generator | None = None) -> nn.Sequential:
+def rebuffi_resnet32(
+    in_channels: int, generator: torch.Generator | None = None, *, last_relu: bool = False
+) -> nn.Sequential:
     """Build the ResNet-32 of PODNet, AFC and their iCaRL: groups of 5, 5, 4 and 1 blocks, features [N, 64].
 
     No block ends with a ReLU; shortcuts have no parameters. The last block is a group of its own, `layer4`, as these
@@ -67,6 +70,7 @@ def rebuffi_resnet32(in_channels: int, generator: torch.Generator | None = None)
     Args:
         in_channels: Channels of the images.
         generator: Source of the initial kernels; None draws from torch's default CPU generator.
+        last_relu: Whether a ReLU stands between the last block and the pooling, as in front of the head of iCaRL.
     """
     parts, channels = _stem(in_channels, generator), _WIDTHS[0]
     for group, (width, blocks) in enumerate(zip((*_WIDTHS, _WIDTHS[-1]), (5, 5, 4, 1), strict=True)):
@@ -75,7 +79,20 @@ def rebuffi_resnet32(in_channels: int, generator: torch.Generator | None = None)
             layer.append(OpenBlock(channels, width, 1 if width == channels else 2, generator))
             channels = width
         parts[f"layer{group + 1}"] = layer
+    if last_relu:
+        parts[_LAST_RELU] = nn.ReLU()
     return _pooled(parts)
+
+
+def without_last_relu(network: nn.Module) -> nn.Module:
+    """Return a network that shares all layers but the ReLU in front of the pooling.
+
+    Args:
+        network: One made with `last_relu`, or anything else, which is returned as it is.
+    """
+    if not isinstance(network, nn.Sequential) or _LAST_RELU not in dict(network.named_children()):
+        return network
+    return nn.Sequential(OrderedDict((name, part) for name, part in network.named_children() if name != _LAST_RELU))
 
 
 def lucir_resnet32(in_channels: int, generator: torch.Generator | None = None) -> nn.Sequential:
@@ -87,17 +104,27 @@ def lucir_resnet32(in_channels: int, generator: torch.Generator | None = None) -
         in_channels: Channels of the images.
         generator: Source of the initial kernels; None draws from torch's default CPU generator.
     """
-    parts, channels = _stem(in_channels, generator), _WIDTHS[0]
-    for group, width in enumerate(_WIDTHS):
-        layer = nn.Sequential()
-        for _ in range(5):
-            layer.append(BasicBlock(channels, width, 1 if width == channels else 2, True, generator))
-            channels = width
-        parts[f"layer{group + 1}"] = layer
-    last = parts["layer3"]
-    assert isinstance(last, nn.Sequential) and isinstance(last[-1], BasicBlock)
-    last[-1].relu2 = nn.Identity()
-    return _pooled(parts)
+    network = resnet(in_channels, _WIDTHS, 5, projection=True, generator=generator)
+    last = network.get_submodule("layer3.4")
+    assert isinstance(last, BasicBlock)
+    last.relu2 = nn.Identity()
+    return network
+
+
+def pycil_resnet32(in_channels: int, generator: torch.Generator | None = None) -> nn.Sequential:
+    """Build the ResNet-32 of FOSTER: three groups of 5 blocks, each with a ReLU at its end, features [N, 64].
+
+    Shortcuts have no parameters; those that halve a map take every second row and column.
+
+    Args:
+        in_channels: Channels of the images.
+        generator: Source of the initial kernels; None draws from torch's default CPU generator.
+    """
+    network = resnet(in_channels, _WIDTHS, 5, generator=generator)
+    for block in network.modules():
+        if isinstance(block, BasicBlock) and isinstance(block.shortcut, PoolPadShortcut):
+            block.shortcut = SlicePadShortcut(block.shortcut.extra_channels)
+    return network
 
 
 def _stem(in_channels: int, generator: torch.Generator | None) -> OrderedDict[str, nn.Module]:

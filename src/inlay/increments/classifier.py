@@ -2,6 +2,8 @@
 
 from torch import Tensor, nn
 
+from inlay.backbones.incremental_resnets import without_last_relu
+
 __all__ = ["Classifier"]
 
 
@@ -22,6 +24,11 @@ class Classifier(nn.Module):
         """Return the scores of all classes, [B, K]."""
         scores: Tensor = self.head(self.network(inputs))
         return scores
+
+    @property
+    def describing(self) -> nn.Module:
+        """The network by whose features images are chosen and compared: that without the ReLU in front of pooling."""
+        return without_last_relu(self.network)
 
     def frozen(self) -> "Classifier":
         """Return this classifier itself, in eval mode and without gradients."""

@@ -1,9 +1,8 @@
 """A course of labelled stages: the images of each, and what is known after it."""
 
-import dataclasses
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -12,15 +11,16 @@ from inlay.data.images import ImageSet
 from inlay.data.normalisation import normalisation_of
 from inlay.engine.randomness import derive_seed
 from inlay.engine.work import Work
+from inlay.engine.world import World
 from inlay.errors import InlayError
 from inlay.increments.classifier import Classifier
-from inlay.increments.increment import Increment, System, Train
+from inlay.increments.increment import Increment, Learned, System, Train
 from inlay.increments.memory import Memory
 from inlay.knowledge import InputForm
 from inlay.pipeline import Workshop
 from inlay.settings import TrainingSettings
 
-__all__ = ["Course", "Standing", "after_stage", "next_stage", "stage_task"]
+__all__ = ["Course", "Standing", "after_stage", "later_pace", "next_stage", "stage_task"]
 
 
 class Course:
@@ -107,30 +107,30 @@ def next_stage(system: System, course: Course, before: Standing | None, seed: in
     began = time.monotonic()
     task = stage_task(system, course, before, seed, workshop.device)
     learned = system.learn(task, _trainer(task, workshop))
-    standing = after_stage(system, course, task, before, learned.classifier, time.monotonic() - began)
-    difference = None if learned.merge is None else learned.merge.max_abs_diff
-    return dataclasses.replace(standing, scored=learned.scored or learned.classifier, merge_difference=difference)
+    return after_stage(system, course, task, before, learned, time.monotonic() - began)
 
 
 def after_stage(
-    system: System, course: Course, task: Increment, before: Standing | None, classifier: Classifier, seconds: float
+    system: System, course: Course, task: Increment, before: Standing | None, learned: Learned, seconds: float
 ) -> Standing:
-    """Measure what the next stage needs, and choose the images that are kept.
+    """Measure what the next stage needs, and choose the images that are kept by the classifier that is scored.
 
     Args:
         system: How the stage was learned.
         course: The images.
         task: The inputs of the stage.
         before: What was known before it; None for the base stage.
-        classifier: What was learned.
+        learned: What was learned.
         seconds: Time that it took.
     """
+    classifier, scored = learned.classifier, learned.scored or learned.classifier
     rows = course.rows(task.index)
     memory = Memory() if before is None else before.memory
     new = task.of_new_classes()
     count = system.recipe.memory.share(task.classes)
-    memory = memory.extended(new.features(classifier.network), new.labels, rows, count)
-    return Standing(task.index, classifier, classifier, memory, system.describe(task, classifier), seconds)
+    memory = memory.extended(new.features(scored.describing), new.labels, rows, count)
+    difference = None if learned.merge is None else learned.merge.max_abs_diff
+    return Standing(task.index, classifier, scored, memory, system.describe(task, classifier), seconds, difference)
 
 
 def stage_task(system: System, course: Course, before: Standing | None, seed: int, device: torch.device) -> Increment:
@@ -166,6 +166,22 @@ def _trainer(task: Increment, workshop: Workshop) -> Train:
             return
         title = f"stage {task.index}, {name}" if task.index else f"the base stage, {name}"
         seed = derive_seed(task.seed, name)
-        workshop.loop_maker(title, settings, images.feed, seed, "")(work, None).run()
+        paced = settings if task.index == 0 else later_pace(settings, task.device)
+        workshop.loop_maker(title, paced, images.feed, seed, "")(work, None).run()
 
     return train
+
+
+def later_pace(settings: TrainingSettings, device: torch.device) -> TrainingSettings:
+    """Return the settings of a later stage with the pace that suits it, if they leave it open.
+
+    On one GPU its steps are recorded and never compiled: each stage would compile its network anew, for training that
+    is over sooner. The base stage is longer, and shared by runs.
+
+    Args:
+        settings: How it is trained.
+        device: Where.
+    """
+    if settings.pace != "auto" or device.type != "cuda" or World.current().parallel:
+        return settings
+    return replace(settings, pace="graph")

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from inlay import backbones, branches
+from inlay.backbones.incremental_resnets import without_last_relu
 from inlay.branches import MergeReport
 from inlay.engine.feed import Feed, feed_of
 from inlay.engine.inference import features_of, first_images
@@ -132,7 +133,8 @@ class Increment:
             network: Whose features decide.
         """
         count = max(1, self.recipe.memory.share(self.classes))
-        return self.of_rows(torch.cat(herd(self.features(network), self.labels, self.classes, count)))
+        features = self.features(without_last_relu(network))
+        return self.of_rows(torch.cat(herd(features, self.labels, self.classes, count)))
 
 
 Train = Callable[[str, Increment, Work, TrainingSettings], None]

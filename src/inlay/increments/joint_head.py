@@ -3,16 +3,16 @@
 import torch
 from torch import nn
 
-from inlay.heads import linear
+from inlay.heads import kaiming_linear
 
 __all__ = ["widened"]
 
 
 def widened(head: nn.Linear, features: int, classes: int, generator: torch.Generator) -> nn.Linear:
-    """Return a head over further features and classes that scores the old classes as before.
+    """Return a head over further features and classes; without further features it scores old classes as before.
 
-    Old weights and biases are copied, the weights of old classes on new features are 0. The weights of new classes are
-    random, their biases 0.
+    Old weights and biases are copied. All other weights are drawn by Kaiming's rule, and the biases of new classes are
+    0.
 
     Args:
         head: Head with biases over D features and O classes; it is not changed.
@@ -24,10 +24,8 @@ def widened(head: nn.Linear, features: int, classes: int, generator: torch.Gener
         A head that can be trained, with the type and on the device of the old one.
     """
     old, size = head.weight.shape
-    wider = linear(size + features, old + classes, generator).to(head.weight)
+    wider = kaiming_linear(size + features, old + classes, generator).to(head.weight)
     with torch.no_grad():
-        wider.weight[:old] = 0
         wider.weight[:old, :size] = head.weight
-        wider.bias.zero_()
         wider.bias[:old] = head.bias
     return wider

@@ -59,13 +59,13 @@ def score_stage(course: Course, standing: Standing) -> StageScores:
     groups = [right[(labels >= low) & (labels < high)] for low, high in itertools.pairwise(starts)]
     nearest = None
     if len(standing.memory.rows):
-        features = features_of(standing.classifier.network, feed, course.form.prepare)
+        features = features_of(standing.scored.describing, feed, course.form.prepare)
         nearest = _fraction(_nearest_mean(course, standing)(features).argmax(dim=1).cpu() == labels)
     return StageScores(_fraction(right), nearest, tuple(_fraction(group) for group in groups))
 
 
 def _nearest_mean(course: Course, standing: Standing) -> nn.Module:
-    network, memory = standing.classifier.network, standing.memory
+    network, memory = standing.scored.describing, standing.memory
     device = next(standing.classifier.parameters()).device
     kept = course.train[memory.rows]
     features, flipped = (

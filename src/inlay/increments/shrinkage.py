@@ -14,7 +14,7 @@ def shrunk(new: ClassStatistics, known: ClassStatistics, strength: float) -> Cla
     With n images of covariance S, and the mean T of the covariances of the known classes, a class has
     ((n - 1)·S + ν·T) / (n - 1 + ν) in place of S: as if ν further images had been seen, spread like those of other
     classes. The covariance of five images has rank four at most, which no class truly has. Of "diagonal" statistics
-    the variances move alike; a "shared" spread is pooled already and stays.
+    the variances move alike; what is "shared" or "pooled" comes from all classes already and stays.
 
     Args:
         new: Statistics of the new classes.
@@ -45,6 +45,6 @@ def shrunk(new: ClassStatistics, known: ClassStatistics, strength: float) -> Cla
         mixed = (own * new.covariance(index) + strength * typical) / (own + strength)
         deviation = mixed.diagonal().sqrt()
         std[index] = deviation.float()
-        if correlation is not None:
+        if correlation is not None and new.kind == "full":
             correlation[index] = (mixed / (deviation[:, None] * deviation)).half()
     return ClassStatistics(new.mean, new.counts, std, correlation)

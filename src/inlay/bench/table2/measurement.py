@@ -13,7 +13,7 @@ from inlay.engine.checkpoint import write_json
 from inlay.engine.device import find_device
 from inlay.engine.progress import Progress, QuietProgress
 from inlay.increments.course import Course, Standing, after_stage, next_stage, stage_task
-from inlay.increments.increment import System
+from inlay.increments.increment import Learned, System
 from inlay.increments.orders import class_order
 from inlay.pipeline import Workshop
 
@@ -78,7 +78,7 @@ def _base_stage(run: Run, system: System, course: Course, images: str, places: P
             state = {"classifier": trained.classifier, "seconds": trained.seconds}
             write_state(file, state)
     task = stage_task(system, course, None, run.seed, workshop.device)
-    return after_stage(system, course, task, None, state["classifier"], state["seconds"])
+    return after_stage(system, course, task, None, Learned(state["classifier"]), state["seconds"])
 
 
 def _hash(*facts: object) -> str:

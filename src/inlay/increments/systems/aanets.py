@@ -1,9 +1,11 @@
 """AANets (Liu, Schiele and Sun, CVPR 2021) on iCaRL and PODNet: each group of a network as a stable and a plastic one.
 
 The pairs are made after the base stage and are never merged: stable kernels stay those of the base stage, everything
-else of a pair goes on from stage to stage. What its sources leave open is decided here. Shares are trained by passes
-over few large batches, as at the published rate of 1e-8 they hardly move whatever the batch. With PODNet, network,
-memory and training are those of PODNet, as in the released code.
+else of a pair goes on from stage to stage. On iCaRL the shares are trained at the published rate of 1e-8, at which they
+hardly move; so few large batches will do, of equally many images of each new class, at a rate that does not decay. On
+PODNet they stay at one half, as in the released code, whose network, memory and training are those of PODNet. That code
+starts the scale of the head anew with the pairs; here it goes on. Of a memory that all classes share, each has a whole
+part, where the released code rounds up; and exemplars are mirrored for nearest means, where it swaps their colours.
 """
 
 from collections.abc import Callable
@@ -30,7 +32,7 @@ from inlay.settings import TrainingSettings
 __all__ = ["ICARL", "PODNET", "PairedNetwork", "balanced_for_mixing"]
 
 _NEW_IMAGES_PER_CLASS = 20
-_MIXING = TrainingSettings(batch=1024, learning_rate=1e-8, nesterov=False)
+_MIXING = TrainingSettings(batch=2048, learning_rate=1e-8, nesterov=False)
 
 
 @dataclass(frozen=True)
@@ -39,11 +41,11 @@ class PairedNetwork:
 
     Attributes:
         host: Learns a stage; it trains the network of the stage before as a whole.
-        mixing: How the shares of the pairs are trained.
+        mixing: How the shares of the pairs are trained; None leaves them at one half.
     """
 
     host: Callable[[Increment, Train], Learned]
-    mixing: TrainingSettings = _MIXING
+    mixing: TrainingSettings | None = None
 
     def __call__(self, task: Increment, train: Train) -> Learned:
         """Learn a stage.
@@ -53,15 +55,16 @@ class PairedNetwork:
         """
         if task.before is None:
             return self.host(task, train)
-        balanced = balanced_for_mixing(task)
 
         def train_and_mix(name: str, images: Increment, work: Work, settings: TrainingSettings) -> None:
             assert isinstance(work, IncrementWork)
             network = work.classifier.network
             freeze_stable(network)
             # Where the head alone is tuned, the shares stay too.
-            mixes = any(parameter.requires_grad for parameter in network.parameters())
-            train(name, images, MixingWork(work, balanced, self.mixing) if mixes else work, settings)
+            if self.mixing is None or not any(parameter.requires_grad for parameter in network.parameters()):
+                train(name, images, work, settings)
+            else:
+                train(name, images, MixingWork(work, balanced_for_mixing(task), self.mixing), settings)
 
         before = Classifier(paired(task.before.network), task.before.head).frozen()
         return self.host(replace(task, before=before), train_and_mix)
@@ -89,7 +92,7 @@ ICARL = System(
     name="icarl+aanets",
     summary="iCaRL as cross-entropy and distillation, on a cosine head and a network of pairs",
     recipe=replace(icarl.FAIR.recipe, backbone="resnet32-lucir", memory=MemorySettings(per_class=0, total=2000)),
-    learn=PairedNetwork(SingleNetwork(_cosine_head, icarl.distilled)),
+    learn=PairedNetwork(SingleNetwork(_cosine_head, icarl.distilled), _MIXING),
     base="cross-entropy of cosines",
     takes_branches=False,
 )

@@ -1,4 +1,8 @@
-"""AFC (Kang, Park and Han, CVPR 2022): PODNet with maps held close by the importance of their channels."""
+"""AFC (Kang, Park and Han, CVPR 2022): PODNet with maps held close by the importance of their channels.
+
+Importances are measured in eval mode and leave the network as it is. In the published code they are measured in train
+mode, which leaves batch norms with the statistics of the stage's images, of which most are of new classes.
+"""
 
 from dataclasses import replace
 

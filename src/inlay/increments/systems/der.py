@@ -2,10 +2,13 @@
 
 Without pruning, whose masks were never released. What the paper leaves open is as in the published code: heads have no
 biases, the decays of the learning rate count from the end of the warm-up, after which both heads are drawn anew, and
-all networks are in eval mode while the head is trained on equally many images of each class. Those are chosen by
-herding here, at random there.
+all networks are in eval mode while the head is trained on equally many images of each class, drawn at random. `warm_up`
+of a training is the share of its epochs that warm up: none of a large base stage, and as many of the first of equal
+stages as of the others. Unlike there, the rate rises with each step and not with each epoch, and falls again in the
+last tenth of the warm-up.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import torch
@@ -15,7 +18,8 @@ from torch.nn import functional
 from inlay.backbones.expanded import expand
 from inlay.backbones.resnet import BasicBlock
 from inlay.engine.randomness import generator
-from inlay.heads import linear
+from inlay.heads import kaiming_linear, linear
+from inlay.increments.balance import balanced_subset
 from inlay.increments.classifier import Classifier
 from inlay.increments.der_loss import auxiliary_loss
 from inlay.increments.increment import Increment, Learned, System, Train
@@ -26,7 +30,6 @@ from inlay.settings import TrainingSettings
 
 __all__ = ["PUBLISHED"]
 
-_EPOCHS, _WARM_UP_EPOCHS = 170, 10
 _TUNING_TEMPERATURE = 5.0
 
 
@@ -47,12 +50,7 @@ def _learn(task: Increment, train: Train) -> Learned:
     }
     work = IncrementWork(task, classifier, losses)
     work.add_module("auxiliary", auxiliary)
-    warm_up, rest = _phases(task.training)
-    train("the warm-up", task, work, warm_up)
-    if warm_up.epochs:
-        _reset(classifier.head, task, "head after the warm-up")
-        _reset(auxiliary, task, "auxiliary head after the warm-up")
-    train("the new network", task, work, rest)
+    _train(task, "the new network", work, {"head": classifier.head, "auxiliary head": auxiliary}, train)
     classifier.frozen()
     if task.recipe.tuning.epochs:
         _tune_head(task, classifier, train)
@@ -67,8 +65,18 @@ def _learn_base(task: Increment, train: Train) -> Learned:
             nn.init.zeros_(module.norm2.weight)
     classifier = Classifier(network, _head(task, task.feature_size, task.classes, "head"))
     work = IncrementWork(task, classifier, {"classification": (1.0, cross_entropy)})
-    train("the losses", task, work, task.training)
+    _train(task, "the losses", work, {"head": classifier.head}, train)
     return Learned(classifier.frozen())
+
+
+def _train(task: Increment, name: str, work: IncrementWork, heads: Mapping[str, nn.Module], train: Train) -> None:
+    """Train some work, after a warm-up with heads that are drawn anew then."""
+    warm_up, rest = _phases(task.training)
+    if warm_up.epochs:
+        train("the warm-up", task, work, warm_up)
+        for title, head in heads.items():
+            _reset(head, task, f"{title} after the warm-up")
+    train(name, task, work, rest)
 
 
 class _HeadWork(IncrementWork):
@@ -83,22 +91,22 @@ class _HeadWork(IncrementWork):
 def _tune_head(task: Increment, classifier: Classifier, train: Train) -> None:
     _reset(classifier.head, task, "tuned head")
     classifier.head.requires_grad_(True)
-    balanced = task.balanced(classifier.network)
+    balanced = task.of_rows(balanced_subset(task.labels, generator(task.seed, "balanced")))
     work = _HeadWork(balanced, classifier, {"classification": (1.0, _softened_cross_entropy)})
     train("the head", balanced, work, task.recipe.tuning)
 
 
 def _phases(settings: TrainingSettings) -> tuple[TrainingSettings, TrainingSettings]:
     """Cut a training into its warm-up, in which the learning rate rises, and the rest."""
-    early = round(settings.epochs * _WARM_UP_EPOCHS / _EPOCHS)
+    early = round(settings.epochs * settings.warm_up)
     late = settings.epochs - early
     warm_up = replace(settings, epochs=early, schedule="cosine", warm_up=0.9)
-    decay_at = tuple((moment * settings.epochs - early) / late for moment in settings.decay_at)
-    return warm_up, replace(settings, epochs=late, decay_at=decay_at)
+    decay_at = tuple((moment * settings.epochs - early) / late for moment in settings.decay_at if late)
+    return warm_up, replace(settings, epochs=late, decay_at=decay_at, warm_up=0.0)
 
 
 def _head(task: Increment, inputs: int, outputs: int, name: str) -> nn.Linear:
-    head = linear(inputs, outputs, generator(task.seed, name))
+    head = kaiming_linear(inputs, outputs, generator(task.seed, name))
     head.register_parameter("bias", None)
     return head.to(task.device)
 
@@ -114,7 +122,7 @@ def _softened_cross_entropy(outputs: Outputs) -> Tensor:
     return functional.cross_entropy(outputs.scores / _TUNING_TEMPERATURE, outputs.labels)
 
 
-_STEPS = TrainingSettings(nesterov=False, schedule="step")
+_STEPS = TrainingSettings(nesterov=False, schedule="step", warm_up=0.0)
 
 PUBLISHED = System(
     name="der",
@@ -123,7 +131,7 @@ PUBLISHED = System(
         backbone="resnet18-1x1",
         view="weak-bright",
         base=replace(_STEPS, epochs=200, decay_at=(60 / 200, 120 / 200, 160 / 200)),
-        stage=replace(_STEPS, epochs=_EPOCHS, decay_at=(110 / _EPOCHS, 130 / _EPOCHS)),
+        stage=replace(_STEPS, epochs=170, warm_up=10 / 170, decay_at=(110 / 170, 130 / 170)),
         tuning=replace(_STEPS, epochs=30, decay_at=(15 / 30,)),
     ),
     learn=_learn,

@@ -1,4 +1,9 @@
-"""DyTox+ (Douillard et al., CVPR 2022): a transformer with a token and a head for each task, trained on blends."""
+"""DyTox+ (Douillard et al., CVPR 2022): a transformer with a token and a head for each task, trained on blends.
+
+Unlike in the published code, views come from the policy of AutoAugment, from whose operations the RandAugment of the
+paper draws; the rate falls to 0 and not to 1e-5; images are chosen by the tuned network, without augmentation; all
+images are seen once in an epoch, where several devices saw a third of them three times; and one memory serves all.
+"""
 
 import copy
 from collections.abc import Mapping
@@ -152,7 +157,6 @@ _TRAINING = TrainingSettings(
 # Without steps a constant rate.
 _TUNING = replace(_TRAINING, epochs=20, learning_rate=2.5e-5, schedule="step", warm_up=0.0)
 
-# The policy of AutoAugment, from which the RandAugment of the paper takes its operations.
 PUBLISHED = System(
     name="dytox+",
     summary="a transformer with a token and a head for each task, trained on blends of images",

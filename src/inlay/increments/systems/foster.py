@@ -1,9 +1,9 @@
 """FOSTER (Wang et al., ECCV 2022): a second network learns what the first one lacks, then one learns from both.
 
 The training of the second network is `recipe.stage`, that of the one that both are compressed into is `recipe.tuning`.
-What both networks say together is scored, as in the published curves; the compressed classifier is what the next stage
-begins with. Unlike in the published code, the second network begins without a say about old classes, the images to keep
-are chosen by the compressed network, and the shortcuts that halve a map take the mean of four pixels, not one of them.
+What both networks say together is scored, and chooses the images to keep, as in the published code; the compressed
+classifier is what the next stage begins with. Unlike there, images are chosen by the herding of iCaRL, which may take
+an image again and so skip a round, and heads are drawn from a normal distribution of the same variance as theirs.
 """
 
 from dataclasses import replace
@@ -16,7 +16,7 @@ from inlay.engine.batch import Batch
 from inlay.engine.randomness import generator
 from inlay.engine.work import Work
 from inlay.errors import InlayError
-from inlay.heads import linear
+from inlay.heads import kaiming_linear
 from inlay.increments.classifier import Classifier
 from inlay.increments.foster_loss import balanced_distillation, boosting_losses, class_weights
 from inlay.increments.increment import Increment, Learned, System, Train
@@ -27,7 +27,7 @@ from inlay.increments.single import SingleNetwork
 from inlay.increments.work import IncrementWork
 from inlay.settings import TrainingSettings
 
-__all__ = ["PUBLISHED"]
+__all__ = ["PUBLISHED", "boosting_beta"]
 
 _COMPRESSION_BETA = 0.97
 
@@ -53,9 +53,10 @@ class BoostingWork(Work):
         old = _old_head(task)
         head = widened(old, old.in_features, task.new_classes, generator(task.seed, "joint head"))
         self.classifier = Classifier(expand(task.start.network), head)
-        self.enhancing = linear(old.in_features, task.classes, generator(task.seed, "enhancing head")).to(task.device)
+        enhancing = kaiming_linear(old.in_features, task.classes, generator(task.seed, "enhancing head"))
+        self.enhancing = enhancing.to(task.device)
         self._task, self._old_size = task, old.in_features
-        self._class_weights = _class_weights(task, 0.94 if task.new_classes >= 5 else 0.95)
+        self._class_weights = _class_weights(task, boosting_beta(task.index, task.old_classes, task.new_classes))
 
     def weights(self, progress: float) -> dict[str, float]:
         """Return the weights, which do not change."""
@@ -89,6 +90,22 @@ def _compressed(task: Increment, boosted: Classifier, train: Train) -> Classifie
     return student.frozen()
 
 
+def boosting_beta(index: int, old_classes: int, new_classes: int) -> float:
+    """Return the β by which classes weigh while the second network is trained, as the published settings have it.
+
+    After a large base stage it is 0.94, and 0.95 where a stage brings fewer than five classes. Of equal stages of ten
+    classes or more it falls by 0.0005 for each class, down to 0.94 at a hundred; of smaller ones it is 0.96.
+
+    Args:
+        index: Number of the stage, 1 or more.
+        old_classes: Number of old classes.
+        new_classes: Number of classes that the stage brings.
+    """
+    if old_classes != index * new_classes:
+        return 0.94 if new_classes >= 5 else 0.95
+    return max(0.94, 0.99 - (old_classes + new_classes) / 2000) if new_classes >= 10 else 0.96
+
+
 def _class_weights(task: Increment, beta: float) -> Tensor:
     return class_weights(torch.bincount(task.labels, minlength=task.classes), beta)
 
@@ -100,7 +117,7 @@ def _old_head(task: Increment) -> nn.Linear:
 
 
 def _base_head(task: Increment) -> nn.Linear:
-    return linear(task.feature_size, task.classes, generator(task.seed, "head"))
+    return kaiming_linear(task.feature_size, task.classes, generator(task.seed, "head"))
 
 
 _COSINE = TrainingSettings(nesterov=False, warm_up=0.0)
@@ -109,7 +126,7 @@ PUBLISHED = System(
     name="foster",
     summary="FOSTER: a second network for each stage, compressed with the first into one",
     recipe=Recipe(
-        backbone="resnet32",
+        backbone="resnet32-pycil",
         view="weak-auto",
         base=replace(_COSINE, epochs=200),
         stage=replace(_COSINE, epochs=170),

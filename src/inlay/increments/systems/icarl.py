@@ -1,11 +1,17 @@
-"""iCaRL (Rebuffi et al., CVPR 2017): images kept of old classes, and distillation of what was said of them."""
+"""iCaRL (Rebuffi et al., CVPR 2017): images kept of old classes, and distillation of what was said of them.
+
+`PUBLISHED` is iCaRL as in the code of PODNet's authors, whose figures are printed: the head reads features behind a
+last ReLU, herding and nearest means read those before it. As released, that code runs three class orders in one process
+and loses a part of the augmentation with each: the second has no flips, the third no crops either. Here all have both.
+"""
 
 from torch import Tensor, nn
 
 from inlay.engine.randomness import generator
-from inlay.heads import grow, linear
+from inlay.heads import kaiming_linear
 from inlay.increments.icarl_loss import binary_loss, distilled_losses
 from inlay.increments.increment import Increment, System
+from inlay.increments.joint_head import widened
 from inlay.increments.outputs import Loss, Outputs, cross_entropy
 from inlay.increments.recipe import Recipe
 from inlay.increments.single import SingleNetwork
@@ -15,13 +21,13 @@ __all__ = ["FAIR", "PUBLISHED", "distilled", "linear_head"]
 
 
 def linear_head(task: Increment) -> nn.Linear:
-    """Return a linear head over all classes, whose old rows are those of the stage before."""
+    """Return a linear head over all classes: old rows are those before, new ones of Kaiming's rule with biases 0."""
     randomness = generator(task.seed, "head")
     if task.before is None:
-        return linear(task.feature_size, task.classes, randomness)
+        return kaiming_linear(task.feature_size, task.classes, randomness)
     head = task.start.head
     assert isinstance(head, nn.Linear)
-    return grow(head, task.new_classes, randomness).requires_grad_(True)
+    return widened(head, 0, task.new_classes, randomness)
 
 
 def _binary(outputs: Outputs) -> Tensor:
@@ -53,7 +59,7 @@ _DISTILLED_TRAINING = TrainingSettings(epochs=160, nesterov=False, schedule="ste
 PUBLISHED = System(
     name="icarl",
     summary="iCaRL as the printed figures have it: one binary loss for labels and distillation",
-    recipe=Recipe(base=_BINARY_TRAINING, stage=_BINARY_TRAINING),
+    recipe=Recipe(backbone="resnet32-rebuffi-relu", base=_BINARY_TRAINING, stage=_BINARY_TRAINING),
     learn=SingleNetwork(linear_head, lambda task: {"binary": (1.0, _binary)}),
     base="binary",
 )

@@ -1,9 +1,9 @@
 """NECIL, also called SSRE (Zhu et al., CVPR 2022): prototypes stand for old classes, of which no image is kept.
 
-What its sources leave open is decided here. The base stage follows PASS, as no other was released: each quarter turn
-of a class is a class of its own, and the rows of upright images are the head that goes on. Gradients flow through the
-similarity w, as in the released code. Prototypes are means over images without augmentation. A step replays as many
-prototypes as it has images. Biases of new classes start at 0.
+What its sources leave open is decided here. The base stage is that of the code of PASS, as no other was released: each
+quarter turn of a class is a class of its own, the rows of upright images are the head that goes on, and a step has 64
+images in their four turns. Gradients flow through the similarity w, as in the released code. Prototypes are means over
+images without augmentation. A step replays as many prototypes as it has images. Biases of new classes start at 0.
 """
 
 from dataclasses import replace
@@ -12,6 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from inlay.discovery.statistics import class_statistics
+from inlay.engine.randomness import generator
+from inlay.heads import grow
 from inlay.increments.classifier import Classifier
 from inlay.increments.increment import Increment, Learned, System, Train
 from inlay.increments.outputs import Loss, Outputs
@@ -23,7 +25,6 @@ from inlay.increments.reparameterised import (
     selective_distillation,
 )
 from inlay.increments.single import SingleNetwork
-from inlay.increments.systems.icarl import linear_head
 from inlay.increments.turned_classes import TurnedWork
 from inlay.settings import BranchSettings, TrainingSettings
 
@@ -34,7 +35,9 @@ _REPLAY = 10.0
 
 
 def _head(task: Increment) -> nn.Linear:
-    head = linear_head(task)
+    before = task.start.head
+    assert isinstance(before, nn.Linear)
+    head = grow(before, task.new_classes, generator(task.seed, "head")).requires_grad_(True)
     # Scores are divided by 0.1, so that a bias below the old ones would hold new classes back ten times as much.
     nn.init.zeros_(head.bias.detach()[task.old_classes :])
     return head
@@ -82,10 +85,18 @@ def _prototypes(task: Increment, classifier: Classifier) -> dict[str, Tensor]:
 
 
 _BASE = TrainingSettings(
-    epochs=100, optimizer="adam", learning_rate=1e-3, schedule="step", decay_at=(45 / 100, 90 / 100)
+    epochs=101,
+    batch=64,
+    optimizer="adam",
+    learning_rate=1e-3,
+    weight_decay=2e-4,
+    schedule="step",
+    decay_at=(45 / 101, 90 / 101),
 )
 # The distance that is distilled has a slope of 1 however small it is: rounding would give it a direction of its own.
-_STAGE = replace(_BASE, epochs=60, learning_rate=2e-4, decay_at=(45 / 60,), precision="float32")
+_STAGE = TrainingSettings(
+    epochs=60, optimizer="adam", learning_rate=2e-4, schedule="step", decay_at=(45 / 60,), precision="float32"
+)
 # Beside the convolutions of the residual blocks; the stem and the shortcuts are left as they are.
 _ADAPTERS = BranchSettings(gate="imm", include=("layer*.conv[12]",), kernel="1x1", batch_norm=False)
 
