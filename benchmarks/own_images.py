@@ -3,44 +3,51 @@
     python -m benchmarks.own_images --part count --data-set demo [--seeds 0 1 2 3 4]
     python -m benchmarks.own_images --part triage --data-set cifar100 --data ROOT --device cuda
 
-The base stage of each seed, with its self-test, is learned once and shared by the parts (--work). A seed is written as
-soon as it is measured, and one that was measured with the same options is not measured again.
+The base stage of each seed, with its self-test, is learned once and shared by the parts (--work); --part base does that
+alone, so that several seeds can be learned side by side by a process each. A seed is written as soon as it is measured,
+and one that was measured with the same options is not measured again.
 """
 
 import argparse
 import json
-import platform
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, get_args
 
-import torch
 from benchmarks.own_images_cases import DATA_SETS, Case, DataSet, prepared
 from benchmarks.own_images_count import ERROR, count_rows
 from benchmarks.own_images_forgetting import forgetting_row
+from benchmarks.own_images_record import origin, runs_before
 from benchmarks.own_images_triage import triage_row
-
-import inlay
-from inlay.bench.records import commit_of, hardware_of
 
 __all__ = ["PARTS", "main"]
 
 PARTS = ("count", "triage", "forgetting")
+BASE = "base"
 RESULTS = Path(__file__).parent / "results" / "own-images"
 
+_OPTIONS = ("part", "data_set", "split_seed", "changes", "backbone")
 _NEW_CLASSES: dict[DataSet, tuple[int, ...]] = {"demo": (3, 5), "cifar10": (5,), "cifar100": (10, 20)}
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Measure and write."""
     options = _parser().parse_args(arguments)
-    options.out.mkdir(parents=True, exist_ok=True)
-    file = options.out / f"{options.part}-{options.data_set}.json"
     changes = {} if options.base_epochs is None else {"base.training.epochs": options.base_epochs}
     if options.epochs is not None:
         changes["training.epochs"] = options.epochs
+    if options.part == BASE:
+        for seed in options.seeds:
+            _case(options, seed, changes)
+            print(f"{BASE} {options.data_set}: seed {seed}", flush=True)
+    else:
+        _measure(options, changes)
+
+
+def _measure(options: argparse.Namespace, changes: dict[str, int]) -> None:
+    options.out.mkdir(parents=True, exist_ok=True)
+    file = options.out / f"{options.part}-{options.data_set}.json"
     record = _new_record(options, changes)
-    known = _runs_before(file, record)
+    known = runs_before(file, record, _OPTIONS)
     for seed in options.seeds:
         if seed not in known:
             known[seed] = {"seed": seed, **_measured(options, seed, changes)}
@@ -51,7 +58,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--part", choices=PARTS, required=True)
+    parser.add_argument("--part", choices=(*PARTS, BASE), required=True)
     parser.add_argument("--data-set", choices=get_args(DataSet), required=True)
     parser.add_argument("--data", type=Path, help="folder that holds the data sets; the demonstration needs none")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
@@ -65,9 +72,13 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _measured(options: argparse.Namespace, seed: int, changes: dict[str, int]) -> dict[str, Any]:
+def _case(options: argparse.Namespace, seed: int, changes: dict[str, int]) -> Case:
     place = (options.device, options.work)
-    case = prepared(options.data_set, options.data, seed, *place, options.split_seed, changes, options.backbone)
+    return prepared(options.data_set, options.data, seed, *place, options.split_seed, changes, options.backbone)
+
+
+def _measured(options: argparse.Namespace, seed: int, changes: dict[str, int]) -> dict[str, Any]:
+    case = _case(options, seed, changes)
     said = {"self_test": _self_test(case)}
     if options.part == "count":
         return said | {"piles": count_rows(case, _NEW_CLASSES[options.data_set])}
@@ -96,24 +107,8 @@ def _new_record(options: argparse.Namespace, changes: dict[str, int]) -> dict[st
         "changes": changes,
         "backbone": options.backbone,
         "command": " ".join(words),
-        "commit": commit_of(Path(__file__).parent),
-        "date": datetime.now(UTC).date().isoformat(),
-        "hardware": hardware_of(options.device),
-        "versions": {"inlay": inlay.__version__, "torch": str(torch.__version__), "python": platform.python_version()},
-        "seeds": options.seeds,
-        "runs": [],
+        **origin(options.device, options.seeds),
     }
-
-
-def _runs_before(file: Path, record: dict[str, Any]) -> dict[int, dict[str, Any]]:
-    """Return the runs by seed that the same code has measured with the same options."""
-    if not file.exists():
-        return {}
-    before = json.loads(file.read_text(encoding="utf-8"))
-    same = ("part", "data_set", "split_seed", "changes", "backbone", "commit", "hardware")
-    if any(before[key] != record[key] for key in same):
-        return {}
-    return {run["seed"]: run for run in before["runs"]}
 
 
 if __name__ == "__main__":

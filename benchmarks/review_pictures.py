@@ -49,6 +49,7 @@ SETTINGS = {
     "base.training.epochs": 20,
     "base.training.batch": 40,
     "training.epochs": 20,
+    "training.learning_rate": 0.01,
     "training.batch": 40,
 }
 

@@ -4,6 +4,7 @@ import torch
 from inlay import choice
 from inlay.backbones.pretrained import NAME
 from inlay.choice import choose_network, choose_share, suits_pretrained
+from inlay.methods import check_settings
 from inlay.settings import preset
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
@@ -18,7 +19,9 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_photographs_get_the_pretrained_network_as_it_is(installed: None, device: torch.device) -> None:
     chosen = choose_network((64, 96), 3, device)
     assert (chosen.backbone, chosen.side, chosen.trains) == (NAME, 64, False)
-    assert preset("inlay").changed(chosen.changes).base.training.epochs == 0
+    settings = preset("inlay").changed(chosen.changes)
+    assert settings.base.training.epochs == 0 and settings.replay.statistics == "pooled"
+    check_settings(settings)
 
 
 @pytest.mark.parametrize(("device", "name"), [(CPU, "resnet8"), (GPU, "resnet18")])
@@ -28,6 +31,10 @@ def test_other_images_get_a_network_from_scratch(
 ) -> None:
     chosen = choose_network(size, channels, device)
     assert (chosen.backbone, chosen.side, chosen.trains) == (name, None, True)
+    rate, usual = (
+        settings.training.learning_rate for settings in (preset("inlay").changed(chosen.changes), preset("inlay"))
+    )
+    assert (rate < usual) == (device == CPU)
     assert f"{size[1]}×{size[0]}" in chosen.reason
 
 

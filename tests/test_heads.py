@@ -18,6 +18,7 @@ from inlay.heads import (
     NovelHead,
     describe_head,
     grow,
+    kaiming_linear,
     linear,
     projector,
     rebuild_head,
@@ -41,6 +42,15 @@ def test_cosine_head_against_a_loop() -> None:
             product = sum(a * b for a, b in zip(feature, prototype, strict=True))
             lengths = math.sqrt(sum(a * a for a in feature)) * math.sqrt(sum(b * b for b in prototype))
             assert found[i, k].item() == pytest.approx(product / lengths, abs=1e-12)
+
+
+def test_kaiming_weights_have_the_variance_of_their_inputs_and_no_biases() -> None:
+    layer = kaiming_linear(50, 400, _generator())
+    weights = [value for row in layer.weight.tolist() for value in row]
+    variance = sum(value * value for value in weights) / len(weights)
+    assert variance == pytest.approx(1 / 50, rel=0.03) and not layer.bias.any()
+    assert abs(sum(weights) / len(weights)) < 0.005 and max(weights) > 3 / math.sqrt(50)
+    assert torch.equal(layer.weight, kaiming_linear(50, 400, _generator()).weight)
 
 
 def test_cosine_head_takes_directions_alone_and_a_copy() -> None:

@@ -96,7 +96,7 @@ def test_discover_refuses_settings_that_the_run_or_the_method_cannot_follow(tmp_
         ({"triplet.weight": 1.0}, "The method 'inlay' has no triplet term, so set its weight to 0"),
         ({"method": "thaw"}, "There is no method 'thaw'"),
         ({"first_view": "sideways"}, "There is no augmentation 'sideways'"),
-        ({"replay.statistics": "shared"}, "Densities need whole covariances .* or classifier.decision=linear"),
+        ({"replay.statistics": "shared"}, "Densities need correlations .* or classifier.decision=linear"),
         (
             {"replay.statistics": "shared", "classifier.decision": "linear"},
             r"keeps 'full' statistics .* set replay\.statistics=full",

@@ -43,7 +43,12 @@ def test_each_part_is_measured(
     words = ["--part", part, "--data-set", "cifar10", "--data", str(digits_as_cifar10), "--seeds", "0"]
     words += ["--base-epochs", "1", "--epochs", "1", "--device", "cpu", "--backbone", "resnet8"]
     words += ["--work", str(work), "--out", str(tmp_path)]
+    own_images.main([*words, "--part", own_images.BASE])
+    (base,) = work.iterdir()
+    learned = {path: path.stat().st_mtime_ns for path in base.rglob("*.safetensors")}
+    assert learned and list(tmp_path.iterdir()) == []
     own_images.main(words)
+    assert {path: path.stat().st_mtime_ns for path in work.rglob("*.safetensors")} == learned
     file = tmp_path / f"{part}-cifar10.json"
     record = json.loads(file.read_text(encoding="utf-8"))
     assert record["commit"] == "abc" and str(tmp_path) not in record["command"]

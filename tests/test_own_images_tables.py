@@ -1,4 +1,5 @@
 import json
+import statistics
 from pathlib import Path
 from typing import Any
 
@@ -98,3 +99,48 @@ def test_forgetting_shows_estimate_and_truth(tmp_path: Path) -> None:
     row = _cells(tables.sections(tmp_path)[1])
     assert (row["estimated drop"], row["true drop"]) == ("5.0, 1.0", "7.0, 7.0")
     assert (row["mean error"], row["within 3 points"]) == ("4.0", "1 of 2")
+
+
+def _photograph_run(new: float, seconds: float, case: tuple[int, int, int, int]) -> dict[str, Any]:
+    scores = {"old": 0.6, "new": new, "all": 0.55, "new_head": 0.8}
+    numbers = dict(zip(("known", "labelled", "new", "unlabelled"), case, strict=True))
+    times = {"base": 4.2, "stage": seconds}
+    return {**numbers, "base": 0.7, "scores": scores, "seconds": times, "bytes_per_class": 5128}
+
+
+def _write_photographs(folder: Path, name: str, cases: list[tuple[int, int, int, int]], new: list[float]) -> None:
+    runs = [
+        {"seed": seed, "cases": [_photograph_run(n, 50 + 10 * seed, case) for case in cases]}
+        for seed, n in enumerate(new)
+    ]
+    record = {**COMMON, "data_set": "tinyimagenet", "part": "photographs", "name": name, "cases": cases, "runs": runs}
+    (folder / f"photographs-{name}.json").write_text(json.dumps(record), encoding="utf-8")
+
+
+def test_settings_for_photographs_stand_below_each_other_for_each_case(tmp_path: Path) -> None:
+    small, large = (10, 25, 5, 100), (20, 50, 5, 50)
+    _write_photographs(tmp_path, "plain", [large, small], [0.5, 0.7])
+    _write_photographs(tmp_path, "subspaces", [small], [0.8])
+    title, _, weights, table, _, *sources = tables.sections(tmp_path)
+    assert title == "## Photographs with the pretrained network" and "ImageNet" in weights
+    rows = [_cells(table, row) for row in range(3)]
+    assert [(row["known classes"], row["settings"]) for row in rows] == [
+        ("20", "plain"),
+        ("10", "plain"),
+        ("10", "subspaces"),
+    ]
+    assert [rows[1][head] for head in ("labelled of each", "new classes", "unlabelled of each")] == ["25", "5", "100"]
+    assert (rows[0]["Base"], rows[0]["New"], rows[2]["New"]) == ("70.0 ± 0.0", "60.0 ± 14.1", "80.0 ± 0.0")
+    assert (rows[0]["base stage"], rows[0]["stage"], rows[0]["bytes per class"]) == ("4 s", "55 s", "5,128")
+    assert len(table.splitlines()) == 5
+    assert [source.split(":")[0] for source in sources] == ["plain", "subspaces"]
+    assert "own-images/photographs-plain.json" in sources[0]
+
+
+def test_the_readme_quotes_the_photographs() -> None:
+    runs = json.loads((tables.FOLDER / "photographs-pooled.json").read_text(encoding="utf-8"))["runs"]
+    cases = [case for run in runs for case in run["cases"] if (case["known"], case["new"]) == (20, 5)]
+    readme = (tables.ROOT / "README.md").read_text(encoding="utf-8")
+    for values in ([case["scores"]["all"] for case in cases], [case["base"] for case in cases]):
+        assert f"{100 * statistics.fmean(values):.1f} ± {100 * statistics.stdev(values):.1f} %" in readme
+    assert len(cases) == 5 and {(case["labelled"], case["unlabelled"]) for case in cases} == {(50, 50)}

@@ -142,10 +142,10 @@ def _with_outcome(knowledge: Knowledge, outcome: Any) -> Knowledge:
 def _changed_rows(before: ClassStatistics, after: ClassStatistics) -> dict[str, Tensor]:
     old, new = before.tensors(), after.tensors()
     differs = torch.zeros(len(after), dtype=torch.bool, device=after.mean.device)
-    for name in _by_class(after):
+    for name in after.by_class:
         differs |= (old[name] != new[name]).flatten(1).any(dim=1) if new[name].ndim > 1 else old[name] != new[name]
     rows = differs.nonzero().flatten()
-    kept = {f"statistics.{name}": new[name][rows] if name in _by_class(after) else new[name] for name in new}
+    kept = {f"statistics.{name}": new[name][rows] if name in after.by_class else new[name] for name in new}
     return {_ROWS: rows, **kept}
 
 
@@ -153,13 +153,8 @@ def _with_rows(before: ClassStatistics, tensors: dict[str, Tensor]) -> ClassStat
     now = {name: tensor.clone() for name, tensor in before.tensors().items()}
     for name in now:
         kept = tensors[f"statistics.{name}"]
-        if name in _by_class(before):
+        if name in before.by_class:
             now[name][tensors[_ROWS]] = kept
         else:
             now[name] = kept
     return ClassStatistics.from_tensors(now)
-
-
-def _by_class(statistics: ClassStatistics) -> list[str]:
-    """Return the names of the tensors that have a row for each class."""
-    return [name for name in statistics.tensors() if name != "std" or statistics.kind != "shared"]

@@ -23,6 +23,7 @@ def with_densities(knowledge: Knowledge) -> Knowledge:
     if settings.decision == "linear" or not isinstance(knowledge.head, nn.Linear) or knowledge.record.index == 0:
         return replace(knowledge, densities=None)
     shared = shared_part(knowledge.statistics, settings.density_prior)
-    head = density_head(knowledge.statistics, shared, settings.density_floor, settings.density_rank)
+    numbers = (settings.density_floor, settings.density_rank, settings.density_counts)
+    head = density_head(knowledge.statistics, shared, *numbers)
     randomness = generator(knowledge.seed, "densities", device=knowledge.device)
     return replace(knowledge, densities=tempered(head, knowledge.statistics, knowledge.head, randomness))

@@ -22,6 +22,7 @@ __all__ = [
     "NovelHead",
     "describe_head",
     "grow",
+    "kaiming_linear",
     "linear",
     "projector",
     "rebuild_head",
@@ -137,6 +138,15 @@ def linear(inputs: int, outputs: int, generator: torch.Generator) -> nn.Linear:
         for parameter in (layer.weight, layer.bias):
             drawn = torch.rand(parameter.shape, generator=generator, device=generator.device)
             parameter.copy_((2 * drawn - 1) * bound)
+    return layer
+
+
+def kaiming_linear(inputs: int, outputs: int, generator: torch.Generator) -> nn.Linear:
+    """Return a linear layer with normal weights of variance 1 / inputs and biases 0, drawn from a generator."""
+    layer = nn.Linear(inputs, outputs, device="meta").to_empty(device=generator.device)
+    with torch.no_grad():
+        layer.weight.normal_(0, 1 / math.sqrt(inputs), generator=generator)
+        layer.bias.zero_()
     return layer
 
 

@@ -5,7 +5,7 @@ from inlay.bench.base_stage import reduced
 from inlay.discovery.statistics import StatisticsKind, class_statistics
 
 
-@pytest.mark.parametrize("kind", ["full", "diagonal", "shared"])
+@pytest.mark.parametrize("kind", ["full", "diagonal", "shared", "pooled"])
 def test_reduced_statistics_are_those_of_the_kind(kind: StatisticsKind) -> None:
     generator = torch.Generator().manual_seed(0)
     features = torch.randn(60, 5, generator=generator, dtype=torch.float64)

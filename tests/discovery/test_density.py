@@ -64,6 +64,41 @@ def test_with_nothing_of_their_own_classes_differ_by_their_distance() -> None:
     assert (scores[1, 0] - scores[1, 1]).item() == pytest.approx(0.0, abs=1e-5)
 
 
+def test_pooled_statistics_share_everything() -> None:
+    labels = torch.arange(CLASSES).repeat_interleave(30)
+    features = _normal(len(labels), SIZE, seed=1) @ _normal(SIZE, SIZE, seed=0) + 3 * labels[:, None]
+    statistics = class_statistics(features, labels, CLASSES, "pooled")
+    assert shared_part(statistics) == 1.0
+    points = 3 * _normal(9, SIZE, seed=3)
+    expected = _reference(statistics, points, 1.0, 0.5)
+    head = density_head(statistics, 1.0, 0.5)
+    assert head.directions.shape == (CLASSES, SIZE, 1)
+    found = head(points.float()).double()
+    torch.testing.assert_close(found - found[:, :1], expected - expected[:, :1], rtol=1e-3, atol=1e-3)
+
+
+def test_few_images_of_a_class_do_not_count_against_it() -> None:
+    """Two classes that differ in how many images their means come from, seen by images of both."""
+    size, few, many = 200, 5, 500
+    labels = torch.tensor([0] * few + [1] * many)
+    images = _normal(few + many + 2000, size, seed=7)
+    images[labels.nonzero().flatten(), 0] += 4
+    seen, truth = images[few + many :], torch.arange(2000) % 2
+    seen[:, 0] += 4 * truth
+    statistics = class_statistics(images[: few + many], labels, 2, "diagonal")
+    taken = {}
+    for by_counts in (False, True):
+        scores = density_head(statistics, 1.0, 0.05, by_counts=by_counts)(seen.float())
+        taken[by_counts] = (scores.argmax(dim=1) == 0).double().mean().item()
+    assert taken[False] < 0.25 and taken[True] == pytest.approx(0.5, abs=0.1)
+    within = torch.stack([statistics.covariance(index) for index in range(2)]).mean(dim=0)
+    precision = torch.linalg.inv(within + 0.05 * within.diagonal().mean() * torch.eye(size, dtype=torch.float64))
+    plain, counted = (density_head(statistics, 1.0, 0.05, by_counts=by).constants.double() for by in (False, True))
+    for index, count in enumerate((few, many)):
+        expected = sum((precision[i] @ within[i]).item() for i in range(size)) / count
+        assert (plain - counted)[index].item() == pytest.approx(expected, rel=1e-3)
+
+
 def test_an_empty_class_has_no_probability() -> None:
     whole, features = _statistics(), 3 * _normal(20, SIZE, seed=4).float()
     scores = density_head(without(whole, [1]))(features)

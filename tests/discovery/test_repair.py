@@ -8,7 +8,7 @@ from inlay.branches import export_onnx
 from inlay.discovery import repair
 from inlay.discovery.statistics import StatisticsKind, class_statistics
 
-KINDS: list[StatisticsKind] = ["full", "diagonal", "shared"]
+KINDS: list[StatisticsKind] = ["full", "diagonal", "shared", "pooled"]
 SIZES = (40, 25, 60, 33)
 
 
@@ -125,7 +125,9 @@ def test_parts_of_a_split_are_measured(kind: StatisticsKind) -> None:
     alone = class_statistics(mine, parts, 3, kind)
     assert found.counts.tolist() == [40, 25, 0, 33, 20, 20, 20] and found.kind == kind
     assert torch.equal(found.mean[4:], alone.mean)
-    if kind != "shared":
+    if kind == "pooled":
+        assert torch.equal(found.std[4:], alone.std)
+    elif kind != "shared":
         assert all(torch.equal(found.covariance(4 + part), alone.covariance(part)) for part in range(3))
 
 

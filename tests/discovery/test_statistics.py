@@ -8,7 +8,7 @@ from torch import Tensor
 from inlay.discovery.statistics import ClassStatistics, StatisticsKind, class_statistics
 from inlay.errors import InlayError
 
-KINDS: list[StatisticsKind] = ["full", "diagonal", "shared"]
+KINDS: list[StatisticsKind] = ["full", "diagonal", "shared", "pooled"]
 
 
 def _data(seed: int = 0, sizes: tuple[int, ...] = (40, 25, 60), dimension: int = 4) -> tuple[Tensor, Tensor]:
@@ -37,7 +37,7 @@ def _moments(features: Tensor, labels: Tensor, index: int) -> tuple[list[float],
 
 def test_moments_equal_the_loop_reference() -> None:
     features, labels = _data()
-    full, diagonal, shared = (class_statistics(features, labels, 3, kind) for kind in KINDS)
+    full, diagonal, shared, _ = (class_statistics(features, labels, 3, kind) for kind in KINDS)
     deviations = []
     for index in range(3):
         mean, covariance = _moments(features, labels, index)
@@ -108,7 +108,8 @@ def test_features_equal_the_loop_reference(kind: StatisticsKind, dtype: torch.dt
     for row, index in enumerate((0, 2, 3)):
         root = torch.eye(4, dtype=torch.float64)
         if statistics.correlation is not None:
-            values, vectors = torch.linalg.eigh(statistics.correlation[index].double())
+            own = statistics.correlation if kind == "pooled" else statistics.correlation[index]
+            values, vectors = torch.linalg.eigh(own.double())
             root = vectors @ torch.diag(values.clamp_min(0).sqrt()) @ vectors.T
         std = statistics.std.expand(4, 4)[index].double()
         for n in range(5):
@@ -177,7 +178,9 @@ def test_a_single_member_borrows_the_spread_of_the_others(kind: StatisticsKind) 
         torch.testing.assert_close(statistics.std, others.std)
     else:
         torch.testing.assert_close(statistics.std[3], others.std.mean(dim=0))
-    if statistics.correlation is not None and others.correlation is not None:
+    if kind == "pooled":
+        assert torch.equal(statistics.tensors()["correlation"], others.tensors()["correlation"])
+    elif statistics.correlation is not None and others.correlation is not None:
         expected = others.correlation.double().mean(dim=0)
         torch.testing.assert_close(statistics.correlation[3].double(), expected, atol=1e-3, rtol=0)
 
@@ -227,6 +230,53 @@ def test_mapping_variances_keeps_the_diagonal(kind: StatisticsKind) -> None:
         torch.testing.assert_close(mapped.covariance(index), torch.diag(exact.diagonal()), rtol=1e-5, atol=1e-6)
 
 
+def test_pooled_correlations_equal_the_loop_reference() -> None:
+    features, labels = _data()
+    pooled, full = (class_statistics(features, labels, 3, kind) for kind in ("pooled", "full"))
+    assert torch.equal(pooled.std, full.std)
+    total = [[0.0] * 4 for _ in range(4)]
+    for index in range(3):
+        mean, covariance = _moments(features, labels, index)
+        rows = [row for row, label in zip(features.tolist(), labels.tolist(), strict=True) if label == index]
+        for row in rows:
+            standard = [(row[d] - mean[d]) / covariance[d][d] ** 0.5 for d in range(4)]
+            for i in range(4):
+                for j in range(4):
+                    total[i][j] += standard[i] * standard[j] / (39 + 24 + 59)
+    found = pooled.tensors()["correlation"].double()
+    torch.testing.assert_close(found, torch.tensor(total, dtype=torch.float64), rtol=0, atol=1e-3)
+    std = pooled.std[1].double()
+    torch.testing.assert_close(pooled.covariance(1), std[:, None] * found * std)
+
+
+@pytest.mark.parametrize("size", [4, 2, 6])
+def test_mapping_pooled_correlations_maps_variances_exactly(size: int) -> None:
+    statistics = class_statistics(*_data(), 3, "pooled")
+    randomness = torch.Generator().manual_seed(5)
+    matrix, root = (torch.randn(size, columns, generator=randomness).double() for columns in (4, size))
+    mapped = statistics.mapped(matrix, torch.ones(size), root @ root.T)
+    assert mapped.kind == "pooled"
+    for index in range(3):
+        exact = matrix @ statistics.covariance(index) @ matrix.T + root @ root.T
+        torch.testing.assert_close(mapped.std[index].double().square(), exact.diagonal(), rtol=1e-5, atol=1e-6)
+    same = statistics.mapped(torch.eye(4), torch.zeros(4))
+    for name, tensor in statistics.tensors().items():
+        torch.testing.assert_close(same.tensors()[name], tensor)
+
+
+def test_variances_alone_have_no_correlations() -> None:
+    statistics = class_statistics(*_data(), 3, "pooled")
+    alone, measured = statistics.variances(), class_statistics(*_data(), 3, "diagonal")
+    assert alone.kind == "diagonal"
+    assert all(torch.equal(tensor, measured.tensors()[name]) for name, tensor in alone.tensors().items())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_has_a_row_for_each_class(kind: StatisticsKind) -> None:
+    statistics = class_statistics(*_data(dimension=5), 3, kind)
+    assert statistics.by_class == [name for name, tensor in statistics.tensors().items() if len(tensor) == 3]
+
+
 def test_mapping_to_nothing_stays_finite() -> None:
     mapped = class_statistics(*_data(), 3).mapped(torch.zeros(2, 4), torch.ones(2))
     samples, _ = mapped.sample(2, torch.Generator().manual_seed(7))
@@ -240,7 +290,9 @@ def test_joining_equals_measuring_together(kind: StatisticsKind) -> None:
     joined = class_statistics(features, labels, 3, kind).joined(class_statistics(more, more_labels, 2, kind))
     together = class_statistics(torch.cat([features, more]), torch.cat([labels, more_labels + 3]), 5, kind)
     for name, tensor in together.tensors().items():
-        torch.testing.assert_close(joined.tensors()[name], tensor)
+        # Pooled correlations are rounded to half precision before and after.
+        rtol, atol = (0.0, 2**-10) if name == "correlation" else (None, None)
+        torch.testing.assert_close(joined.tensors()[name], tensor, rtol=rtol, atol=atol)
 
 
 def test_joining_needs_one_kind_and_dimension() -> None:
@@ -271,6 +323,7 @@ def test_bytes_per_class_computed_by_hand() -> None:
     assert sizes["diagonal"] == 4 * 4 + 4 * 4 + 8
     assert sizes["full"] == sizes["diagonal"] + 4 * 4 * 2
     assert sizes["shared"] == 4 * 4 + 8 + 6
+    assert sizes["pooled"] == sizes["diagonal"] + 11  # 32 bytes for three classes
 
 
 def test_moving_to_a_device_keeps_everything() -> None:

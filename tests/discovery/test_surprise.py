@@ -37,6 +37,25 @@ def test_with_fewer_images_than_features_classes_are_spheres() -> None:
     assert common_surprise(points, statistics).tolist() == pytest.approx(slow, rel=1e-6)
 
 
+def test_without_correlations_of_their_own_classes_are_known_by_their_variances() -> None:
+    labels = torch.arange(120) % 3
+    features = _normal(120, 4, seed=3) @ _normal(4, 4, seed=4) + 4 * labels[:, None]
+    points = 3 * _normal(6, 4, seed=5)
+    pooled, diagonal = (class_statistics(features, labels, 3, kind) for kind in ("pooled", "diagonal"))
+    variances = diagonal.std.double().square()
+    shared = variances.mean(dim=0)
+    ridge = 0.01 * shared.mean().item()
+    for point, found in zip(points, class_surprise(points, diagonal, 0.1).tolist(), strict=True):
+        surprises = []
+        for index in range(3):
+            spread = (0.9 * variances[index] + 0.1 * shared + ridge).tolist()
+            away = (point - diagonal.mean[index].double()).tolist()
+            surprises.append(math.fsum(a * a / s + math.log(s) for a, s in zip(away, spread, strict=True)))
+        assert found == pytest.approx(min(surprises), rel=1e-9)
+    assert torch.equal(class_surprise(points, pooled, 0.1), class_surprise(points, diagonal, 0.1))
+    assert torch.equal(common_surprise(points, pooled), common_surprise(points, diagonal))
+
+
 def test_held_out_images_are_hardly_more_surprising_than_those_described() -> None:
     """A covariance of few images is flat in most directions, and any other image is far outside of it."""
     images = _normal(80, 100, seed=2)

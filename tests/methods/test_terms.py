@@ -60,6 +60,14 @@ def test_distillation_compares_the_first_view_with_the_frozen_network() -> None:
     assert value(terms.DISTILLATION, outputs) == pytest.approx(expected, rel=1e-4) and expected > 0.01
 
 
+def test_distillation_counts_old_classes_for_each_new_one() -> None:
+    task, model = stage({"distillation.by_classes": True})
+    outputs = outputs_of(task, model)
+    assert task.classes != OLD_CLASSES
+    expected = slow_losses.distillation(outputs.first, outputs.frozen) * OLD_CLASSES / task.classes
+    assert value(terms.DISTILLATION, outputs) == pytest.approx(expected, rel=1e-4)
+
+
 def test_distillation_form_follows_the_settings() -> None:
     task, model = stage({"distillation.form": "raw"})
     outputs = outputs_of(task, model)

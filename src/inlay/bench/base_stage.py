@@ -3,6 +3,8 @@
 import dataclasses
 from pathlib import Path
 
+import torch
+
 from inlay.bench.places import Places, one_at_a_time
 from inlay.bench.plan import Run
 from inlay.data import ImageSet
@@ -61,12 +63,17 @@ def reduced(statistics: ClassStatistics, kind: StatisticsKind) -> ClassStatistic
 
     Args:
         statistics: Full statistics of classes that all have samples.
-        kind: "full", "diagonal" or "shared".
+        kind: What to keep.
     """
     if kind == "full":
         return statistics
-    std = statistics.std if kind == "diagonal" else statistics.std.double().mean(dim=0).float()
-    return ClassStatistics(statistics.mean, statistics.counts, std)
+    std = statistics.std.double().mean(dim=0).float() if kind == "shared" else statistics.std
+    correlation = None
+    if kind == "pooled":
+        assert statistics.correlation is not None
+        weights = (statistics.counts - 1).double() / (statistics.counts - 1).sum()
+        correlation = torch.tensordot(weights, statistics.correlation.double(), 1).half()
+    return ClassStatistics(statistics.mean, statistics.counts, std, correlation)
 
 
 def _shared_settings(settings: Settings) -> Settings:

@@ -96,18 +96,27 @@ class DensityHead(nn.Module):
 
 @torch.no_grad()
 def density_head(
-    statistics: ClassStatistics, shrinkage: float = 0.8, floor: float = 0.05, rank: int = 64
+    statistics: ClassStatistics,
+    shrinkage: float = 0.8,
+    floor: float = 0.05,
+    rank: int = 64,
+    by_counts: bool = False,
 ) -> DensityHead:
     """Return the head that says under which class features are most likely.
 
     The covariance of class c is taken as (1 - a)·Σ_c + a·W + s·t·I, with W the mean of all Σ_c and t its mean variance.
     Of the part that is a class's own, the leading directions are kept and the rest is spread evenly over the others.
 
+    The mean of n images is off by W / n, by which images seem further from small classes than from large ones: by
+    tr(P·W) / n, with P the inverse of the part that classes share. With many features that decides; `by_counts` takes
+    it off again.
+
     Args:
         statistics: Statistics of C classes, of which one or more are not empty.
         shrinkage: a, above 0 and at most 1: how much the classes share.
         floor: s, above 0.
         rank: Directions of each class, R; all where there are fewer.
+        by_counts: Whether to allow for the number of images of each class.
 
     Raises:
         ValueError: If all classes are empty or a number is out of its range.
@@ -119,11 +128,12 @@ def density_head(
     spread = (floor * within.diagonal().mean()).clamp_min(torch.finfo(torch.float32).tiny)
     values, vectors = torch.linalg.eigh(shrinkage * within + spread * torch.eye(size).to(within))
     transform = vectors * values.clamp_min(spread).rsqrt()
-    rank = min(rank, size)
+    # Classes that share everything have no directions of their own; one that changes nothing stands for them.
+    rank = min(rank, size) if shrinkage < 1 else 1
     means = statistics.mean.double() @ transform
     directions, variances = means.new_zeros(len(means), size, rank), means.new_ones(len(means), rank)
     noise = means.new_ones(len(means))
-    for index in torch.nonzero(statistics.counts > 0).flatten().tolist():
+    for index in torch.nonzero(statistics.counts > 0).flatten().tolist() if shrinkage < 1 else []:
         own = (1 - shrinkage) * transform.T @ statistics.covariance(index) @ transform
         found, axes = torch.linalg.eigh(own)
         found = found.clamp_min(0)
@@ -131,19 +141,25 @@ def density_head(
         noise[index] = 1 + (found[: size - rank].mean() if rank < size else 0)
     present = statistics.counts > 0
     parts = (transform.float(), means.float(), directions.float(), variances.float(), noise.float())
-    return DensityHead(*parts, present).eval()
+    head = DensityHead(*parts, present).eval()
+    if by_counts:
+        excess = (transform.T @ within * transform.T).sum()
+        head.constants -= (excess / statistics.counts.clamp_min(1)).to(head.constants)
+    return head
 
 
 def shared_part(statistics: ClassStatistics, prior: float = 4.0) -> float:
     """Return how much of their covariances classes should share, given how well each is known.
 
     A covariance of n samples in D dimensions is trusted as much as that of all classes together if n = prior · D. At
-    least a fifth is shared.
+    least a fifth is shared, and everything where only pooled correlations are known.
 
     Args:
         statistics: Statistics of the classes, of which one or more are not empty.
         prior: Samples per dimension for which the common covariance counts, above 0.
     """
+    if statistics.kind == "pooled":
+        return 1.0
     weight = prior * statistics.mean.shape[1]
     samples = statistics.counts[statistics.counts > 0].double().mean().item()
     return max(_LEAST_SHARED, weight / (weight + samples))

@@ -195,6 +195,5 @@ def _standard_error(values: Tensor) -> float:
 def _first(statistics: ClassStatistics, count: int) -> ClassStatistics:
     if len(statistics) < count:
         raise ValueError(f"after a stage there must be statistics of all {count} old classes; got {len(statistics)}")
-    std = statistics.std if statistics.kind == "shared" else statistics.std[:count]
-    correlation = None if statistics.correlation is None else statistics.correlation[:count]
-    return ClassStatistics(statistics.mean[:count], statistics.counts[:count], std, correlation)
+    kept = statistics.tensors()
+    return ClassStatistics.from_tensors(kept | {name: kept[name][:count] for name in statistics.by_class})

@@ -43,7 +43,8 @@ def merged(statistics: ClassStatistics, sources: Sequence[int], into: int) -> Cl
     """Give all samples of some classes to another class.
 
     Mean, covariance and count of that class become exactly those of the union, but for the rounding of what is
-    stored. Where classes share standard deviations, those of the union count as one class in the shared mean.
+    stored. Where classes share standard deviations, those of the union count as one class in the shared mean; pooled
+    correlations stay.
 
     Args:
         statistics: Statistics of all classes.
@@ -58,7 +59,7 @@ def merged(statistics: ClassStatistics, sources: Sequence[int], into: int) -> Cl
         return _with_row(rest, into, statistics, members[0])
     counts, std = statistics.counts[members], statistics.std.expand_as(statistics.mean)[members].double()
     spreads = std.square()
-    if statistics.correlation is not None:
+    if statistics.kind == "full":
         spreads = torch.stack([statistics.covariance(index) for index in members])
     mean, spread = pooled_moments(counts, statistics.mean[members], spreads)
     floor = _VARIANCE_FLOOR * (len(members) - 1) / (int(counts.sum()) - 1)
@@ -67,11 +68,10 @@ def merged(statistics: ClassStatistics, sources: Sequence[int], into: int) -> Cl
 
 
 def without(statistics: ClassStatistics, classes: Sequence[int]) -> ClassStatistics:
-    """Empty some classes: they are never sampled again; shared standard deviations stay."""
+    """Empty some classes: they are never sampled again; what all classes share stays."""
     kept = {name: tensor.clone() for name, tensor in statistics.tensors().items()}
-    for name, tensor in kept.items():
-        if name != "std" or statistics.kind != "shared":
-            tensor[list(classes)] = 0
+    for name in statistics.by_class:
+        kept[name][list(classes)] = 0
     return ClassStatistics.from_tensors(kept)
 
 
@@ -84,11 +84,9 @@ def padded(statistics: ClassStatistics, classes: int) -> ClassStatistics:
     wanted = classes - len(statistics)
     if wanted < 0:
         raise ValueError(f"there are {len(statistics)} classes already, more than {classes}")
-    shared = statistics.kind == "shared"
-    kept = {
-        name: tensor if shared and name == "std" else torch.cat([tensor, tensor.new_zeros(wanted, *tensor.shape[1:])])
-        for name, tensor in statistics.tensors().items()
-    }
+    kept = statistics.tensors()
+    for name in statistics.by_class:
+        kept[name] = torch.cat([kept[name], kept[name].new_zeros(wanted, *kept[name].shape[1:])])
     return ClassStatistics.from_tensors(kept)
 
 
@@ -183,10 +181,11 @@ def _drawn(
     if statistics.correlation is None:
         return statistics.sample(per_class, generator, scale)
     present = statistics.counts.nonzero().flatten()
+    common = _triangular_root(statistics.correlation) if statistics.kind == "pooled" else None
     samples = []
     for index in present.tolist():
         noise = torch.randn(per_class, statistics.mean.shape[1], generator=generator, device=generator.device)
-        root = _triangular_root(statistics.correlation[index])
+        root = _triangular_root(statistics.correlation[index]) if common is None else common
         if per_class > 1:
             noise = (noise - noise.mean(dim=0)) * (per_class / (per_class - 1)) ** 0.5
         samples.append(statistics.mean[index] + scale * statistics.std[index] * (noise.to(root) @ root.T))
@@ -206,9 +205,8 @@ def _triangular_root(correlation: Tensor) -> Tensor:
 def _with_row(rest: ClassStatistics, into: int, source: ClassStatistics, index: int) -> ClassStatistics:
     """Copy one class of the source to another place."""
     kept = rest.tensors()
-    for name, tensor in kept.items():
-        if name != "std" or rest.kind != "shared":
-            tensor[into] = source.tensors()[name][index]
+    for name in rest.by_class:
+        kept[name][into] = source.tensors()[name][index]
     return ClassStatistics.from_tensors(kept)
 
 
@@ -223,8 +221,8 @@ def _with_union(
         others = int((counts > 0).sum()) - 1
         return ClassStatistics(centres, counts, ((others * std.double() + deviation) / (others + 1)).float())
     std[into] = deviation.float()
-    if rest.correlation is None:
-        return ClassStatistics(centres, counts, std)
+    if rest.correlation is None or rest.kind == "pooled":
+        return ClassStatistics(centres, counts, std, rest.correlation)
     correlation = rest.correlation.clone()
     exact = spread / (deviation[:, None] * deviation)
     exact.fill_diagonal_(1.0)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
@@ -12,7 +12,7 @@ from inlay.errors import InlayError
 
 __all__ = ["ClassStatistics", "StatisticsKind", "class_statistics"]
 
-StatisticsKind = Literal["full", "diagonal", "shared"]
+StatisticsKind = Literal["full", "pooled", "diagonal", "shared"]
 
 _VARIANCE_FLOOR = 1e-5
 
@@ -27,7 +27,8 @@ class ClassStatistics:
         mean: Class means, [K, D], float32.
         counts: Samples behind each class, [K], int64; a class of 0 is empty and is never sampled.
         std: Standard deviations, float32: [K, D], or [D] if all classes share them.
-        correlation: Correlations within each class, [K, D, D], float16; None if only variances are kept.
+        correlation: Correlations within classes, float16: [K, D, D], or [D, D] if all classes share them; None if only
+            variances are kept.
     """
 
     mean: Tensor
@@ -40,10 +41,16 @@ class ClassStatistics:
 
     @property
     def kind(self) -> StatisticsKind:
-        """What is known of the spread: "full", "diagonal" or "shared"."""
+        """What is known of the spread: "full", "pooled", "diagonal" or "shared"."""
         if self.correlation is not None:
-            return "full"
+            return "full" if self.correlation.ndim == 3 else "pooled"
         return "shared" if self.std.ndim == 1 else "diagonal"
+
+    @property
+    def by_class(self) -> list[str]:
+        """Names of the tensors that have a row for each class."""
+        common = {"shared": ["std"], "pooled": ["correlation"]}.get(self.kind, [])
+        return [name for name in self.tensors() if name not in common]
 
     @property
     def present(self) -> int:
@@ -55,7 +62,11 @@ class ClassStatistics:
         std = self.std.expand_as(self.mean)[index].double()
         if self.correlation is None:
             return torch.diag(std.square())
-        return std[:, None] * self.correlation[index].double() * std
+        return std[:, None] * self._correlation_of(index).double() * std
+
+    def variances(self) -> "ClassStatistics":
+        """Return the same statistics without correlations."""
+        return ClassStatistics(self.mean, self.counts, self.std)
 
     def sample(self, per_class: int, generator: torch.Generator, scale: float = 1.0) -> tuple[Tensor, Tensor]:
         """Draw features from a Gaussian per class, class after class, leaving empty classes out.
@@ -107,7 +118,8 @@ class ClassStatistics:
         """Carry the statistics through the affine map x -> A·x + b, with independent noise of covariance R.
 
         The mean becomes A·μ + b and the covariance A·Σ·Aᵀ + R. The kind stays, so of a "diagonal" or "shared"
-        spread only the diagonal of A·Σ·Aᵀ + R is kept.
+        spread only the diagonal of A·Σ·Aᵀ + R is kept, and "pooled" correlations become those of a class with the mean
+        variances.
 
         Args:
             matrix: A, [D', D].
@@ -125,14 +137,28 @@ class ClassStatistics:
         if self.correlation is None:
             std = (self.std.double().square() @ linear.square().T + noise.diagonal()).sqrt()
             return ClassStatistics(mean.float(), self.counts, std.float())
+        if self.kind == "pooled":
+            return self._mapped_together(linear, mean, noise)
         pairs = [_split(linear @ self.covariance(index) @ linear.T + noise) for index in range(len(self))]
         std, correlation = (torch.stack(parts) for parts in zip(*pairs, strict=True))
         return ClassStatistics(mean.float(), self.counts, std, correlation)
 
+    def _mapped_together(self, linear: Tensor, mean: Tensor, noise: Tensor) -> "ClassStatistics":
+        """Map the variances of each class exactly, and pooled correlations as those of a typical class."""
+        assert self.correlation is not None
+        std = linear.new_zeros(len(self), len(linear))
+        for index in self._present.tolist():
+            variance = (linear @ self.covariance(index) * linear).sum(dim=1) + noise.diagonal()
+            std[index] = variance.clamp_min(0).sqrt()
+        typical = linear * self.std[self._present].double().square().mean(dim=0).sqrt()
+        _, correlation = _split(typical @ self.correlation.double() @ typical.T + noise)
+        return ClassStatistics(mean.float(), self.counts, std.float(), correlation)
+
     def joined(self, other: "ClassStatistics") -> "ClassStatistics":
         """Append the classes of other statistics of the same kind.
 
-        Shared standard deviations become the mean over all classes that are not empty.
+        Shared standard deviations become the mean over all classes that are not empty, pooled correlations that over
+        all images.
 
         Raises:
             ValueError: If kind or dimension differ.
@@ -151,6 +177,10 @@ class ClassStatistics:
         std = torch.cat([self.std, other.std])
         if self.correlation is None or other.correlation is None:
             return ClassStatistics(mean, counts, std)
+        if self.kind == "pooled":
+            mine, theirs = _degrees(self.counts), _degrees(other.counts)
+            pooled = mine * self.correlation.double() + theirs * other.correlation.double()
+            return ClassStatistics(mean, counts, std, (pooled / max(mine + theirs, 1)).half())
         return ClassStatistics(mean, counts, std, torch.cat([self.correlation, other.correlation]))
 
     def to(self, device: torch.device | str) -> "ClassStatistics":
@@ -189,10 +219,16 @@ class ClassStatistics:
 
     @cached_property
     def _roots(self) -> Tensor:
-        """Square roots of the correlations of the classes that are not empty, float32."""
+        """Square roots of the correlations of the classes that are not empty, or of the pooled ones, float32."""
         assert self.correlation is not None
+        if self.kind == "pooled":
+            return _symmetric_root(self.correlation)
         roots = [_symmetric_root(self.correlation[index]) for index in self._present.tolist()]
         return torch.stack(roots) if roots else self.correlation[:0].float()
+
+    def _correlation_of(self, index: int) -> Tensor:
+        assert self.correlation is not None
+        return self.correlation if self.kind == "pooled" else self.correlation[index]
 
 
 @torch.no_grad()
@@ -206,14 +242,16 @@ def class_statistics(
     """Measure mean and spread of the features of each class.
 
     Variances are unbiased and raised by 1e-5. A class with one member takes the mean std, and for "full" the
-    mean correlation, of the classes with more.
+    mean correlation, of the classes with more. Where features are many and images few, "pooled" correlations, of all
+    classes together, are better known and take less room than those of each.
 
     Args:
         features: Features, [N, D].
         labels: Their classes, [N], in 0..classes-1.
         classes: Number of classes.
-        kind: "full" keeps each class's covariance, "diagonal" each class's variances, "shared" one standard
-            deviation per dimension, the mean over classes.
+        kind: "full" keeps each class's covariance, "pooled" each class's variances and correlations for all classes
+            together, "diagonal" each class's variances, "shared" one standard deviation per dimension, the mean over
+            classes.
         allow_empty: Accept classes without members; they get count 0 and mean 0.
 
     Returns:
@@ -223,8 +261,8 @@ def class_statistics(
         ValueError: If a class is empty and that is not allowed, no class has two members, a label is out of
             range, a feature is not finite, or the shapes or the kind are wrong.
     """
-    if kind not in ("full", "diagonal", "shared"):
-        raise ValueError(f"kind must be 'full', 'diagonal' or 'shared'; got {kind!r}")
+    if kind not in get_args(StatisticsKind):
+        raise ValueError(f"kind must be one of {', '.join(get_args(StatisticsKind))}; got {kind!r}")
     counts = _counts(features, labels, classes, allow_empty)
     mean = features.new_zeros(classes, features.shape[1], dtype=torch.float64)
     std = torch.zeros_like(mean)
@@ -237,7 +275,8 @@ def class_statistics(
     if kind == "shared":
         return ClassStatistics(mean.float(), counts, typical.float())
     std[counts == 1] = typical
-    correlation = _correlations(features, labels, counts, std) if kind == "full" else None
+    measure = {"full": _correlations, "pooled": _pooled_correlations}.get(kind)
+    correlation = None if measure is None else measure(features, labels, counts, std)
     return ClassStatistics(mean.float(), counts, std.float(), correlation)
 
 
@@ -274,6 +313,21 @@ def _correlations(features: Tensor, labels: Tensor, counts: Tensor, std: Tensor)
         correlation[index] = exact.half()
     correlation[counts == 1] = (total / len(measured)).half()
     return correlation
+
+
+def _pooled_correlations(features: Tensor, labels: Tensor, counts: Tensor, std: Tensor) -> Tensor:
+    """Correlate the features of all images, each about its class and in units of its std, [D, D]."""
+    total = features.new_zeros(features.shape[1], features.shape[1], dtype=torch.float64)
+    for index in torch.nonzero(counts > 1).flatten().tolist():
+        members = features[labels == index].double()
+        standard = (members - members.mean(dim=0)) / std[index]
+        total += standard.T @ standard
+    return (total / _degrees(counts)).fill_diagonal_(1.0).half()
+
+
+def _degrees(counts: Tensor) -> int:
+    """Images beyond the first of each class: what a pooled spread is measured by."""
+    return int((counts - 1).clamp_min(0).sum())
 
 
 def _split(covariance: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,4 +1,8 @@
-"""How surprising features are under the Gaussians of known classes."""
+"""How surprising features are under the Gaussians of known classes.
+
+Correlations count where each class has its own. Pooled ones are for many features and few images, and there they would
+have to be shrunk nearly to nothing before they helped.
+"""
 
 import torch
 from torch import Tensor
@@ -20,6 +24,8 @@ def class_surprise(points: Tensor, statistics: ClassStatistics, shrinkage: float
         statistics: Statistics of the classes.
         shrinkage: Share of the mean covariance in that of each class, 0 to 1.
     """
+    if statistics.kind != "full":
+        return _variance_surprise(points, statistics, shrinkage)
     shared, few = mean_within_class_covariance(statistics), _few_images(statistics)
     least = points.new_full((len(points),), torch.inf)
     for index in _present(statistics):
@@ -37,11 +43,28 @@ def common_surprise(points: Tensor, statistics: ClassStatistics) -> Tensor:
         statistics: Statistics of the classes, each of which has the same weight.
     """
     means = statistics.mean[_present(statistics)].double()
-    centre, shared = means.mean(dim=0), mean_within_class_covariance(statistics)
+    centre, shared = means.mean(dim=0), mean_within_class_covariance(_usable(statistics))
     covariance = shared + (means - centre).T @ (means - centre) / len(means)
     if _few_images(statistics):
         return _round_surprise(points, centre, covariance)
     return _surprise(points, centre, covariance, shared)
+
+
+def _variance_surprise(points: Tensor, statistics: ClassStatistics, shrinkage: float) -> Tensor:
+    """Return `class_surprise` under Gaussians without correlations, which needs no matrices."""
+    variances = statistics.std.double().square().expand_as(statistics.mean)[_present(statistics)]
+    shared, few = variances.mean(dim=0), _few_images(statistics)
+    least = points.new_full((len(points),), torch.inf)
+    ridge = (_RIDGE * shared.mean()).clamp_min(_SMALLEST)
+    for mean, own in zip(statistics.mean[_present(statistics)].double(), variances, strict=True):
+        spread = shared.mean().expand_as(shared) if few else torch.lerp(own, shared, shrinkage)
+        spread = (spread + ridge).clamp_min(_SMALLEST)
+        least = torch.minimum(least, (points - mean).square() @ spread.reciprocal() + spread.log().sum())
+    return least
+
+
+def _usable(statistics: ClassStatistics) -> ClassStatistics:
+    return statistics if statistics.kind == "full" else statistics.variances()
 
 
 def _few_images(statistics: ClassStatistics) -> bool:

@@ -82,10 +82,11 @@ class Method:
                 )
         if self.terms and not weighted:
             raise InlayError(f"No loss of the method {self.name!r} has a weight; set at least one of them.")
-        if settings.classifier.decision == "densities" and (settings.replay.statistics != "full" or not self.joint):
+        correlated = settings.replay.statistics in ("full", "pooled")
+        if settings.classifier.decision == "densities" and not (correlated and self.joint):
             raise InlayError(
-                "Densities need whole covariances and a joint head, so set replay.statistics=full with a method that "
-                "has one, or classifier.decision=linear."
+                "Densities need correlations and a joint head, so set replay.statistics=full or pooled with a method "
+                "that has one, or classifier.decision=linear."
             )
         if not self.joint:
             wrong = {"heads=two": settings.classifier.heads == "one", "refit=false": settings.classifier.refit}
@@ -106,6 +107,6 @@ def prototypes_from_kmeans(task: StageTask) -> CosineHead | MappedCosineHead:
     if settings.metric == "plain":
         return CosineHead(kmeans(features, task.classes, randomness, spherical=True).centroids)
     within = mean_within_class_covariance(task.statistics)
-    centre, matrix = whitening(within, features, settings.directions * task.classes)
+    centre, matrix = whitening(within, features, settings.directions * task.classes, settings.metric_floor)
     clusters = kmeans((features - centre) @ matrix, task.classes, randomness, spherical=True)
     return MappedCosineHead(centre, matrix, clusters.centroids)

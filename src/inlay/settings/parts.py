@@ -140,11 +140,14 @@ class DistillationSettings:
 
     Attributes:
         weight: Weight in the total loss.
+        by_classes: Multiply by the number of known classes for each new one: the more there is to keep, the tighter it
+            is held.
         form: "batch" compares whole normalised batches, "sample" normalised rows, "raw" rows, "squared"
             squared distances of normalised rows.
     """
 
     weight: float = 0.0
+    by_classes: bool = False
     form: Literal["batch", "sample", "raw", "squared"] = "batch"
 
 
@@ -201,14 +204,14 @@ class ReplaySettings:
     Attributes:
         weight: Weight of the replay loss during training; 0 leaves it out (the refit replays all the same).
         per_class: Samples of each class per step.
-        statistics: "shared": one standard deviation for all classes; "diagonal": one per class; "full": a
-            covariance matrix per class.
+        statistics: "shared": one standard deviation for all classes; "diagonal": one per class; "pooled": one per class
+            and correlations for all classes together; "full": a covariance matrix per class.
         scale: Factor on the standard deviations.
     """
 
     weight: float = 0.0
     per_class: int = field(default=20, metadata=_POSITIVE)
-    statistics: Literal["shared", "diagonal", "full"] = "full"
+    statistics: Literal["shared", "diagonal", "pooled", "full"] = "full"
     scale: float = 1.15
 
 
@@ -226,6 +229,8 @@ class AssignmentSettings:
         metric: Features that prototypes are compared with: "plain", or "known": whitened by the spread within the
             classes known so far, in the leading directions.
         directions: With "known": directions kept for each new class.
+        metric_floor: With "known": part of the mean variance that counts as spread within classes in every direction;
+            the fewer images there are for each feature, the more.
         neighbours: Each image may be paired with one of this many nearest images instead of itself.
         partner_share: Share of pairs that are neighbours.
         balanced: Share the images out evenly among the new classes when the stage ends, too; only where they are
@@ -239,6 +244,7 @@ class AssignmentSettings:
     targets: Literal["both", "first"] = "both"
     metric: Literal["plain", "known"] = "plain"
     directions: int = field(default=3, metadata=_POSITIVE)
+    metric_floor: float = field(default=0.03, metadata=_POSITIVE)
     neighbours: int = field(default=5, metadata=_POSITIVE)
     partner_share: float = field(default=0.0, metadata={"maximum": 1})
     balanced: bool = False
@@ -264,11 +270,12 @@ class ClassifierSettings:
         drift_residual: Add what the map leaves unexplained to the spread of the moved classes.
         ridge: Strength of that ridge, relative to the mean variance.
         decision: What predicts after a discovery stage: the "linear" joint head, or "densities": the Gaussian under
-            which a feature is most likely, from the statistics of the classes, which must be full.
+            which a feature is most likely, from the statistics of the classes, which must be full or pooled.
         density_prior: With "densities": images per dimension for which the covariance of all classes together counts
             beside that of a class.
         density_floor: Part of the mean variance that is added in every direction.
         density_rank: Directions kept of what a class does not share.
+        density_counts: With "densities": allow for the mean of a class being the less certain the fewer images it has.
     """
 
     detach: bool = False
@@ -285,3 +292,4 @@ class ClassifierSettings:
     density_prior: float = field(default=4.0, metadata=_POSITIVE)
     density_floor: float = field(default=0.05, metadata=_POSITIVE)
     density_rank: int = field(default=64, metadata=_POSITIVE)
+    density_counts: bool = False
