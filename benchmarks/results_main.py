@@ -1,6 +1,6 @@
 """Table 1: printed and own figures of every system, with one base recipe."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from benchmarks.results_paper import AVERAGE, BASES, DATASETS, REFERENCES, SYSTEMS, Paper
 from benchmarks.results_provenance import provenance
@@ -10,31 +10,38 @@ from inlay.errors import InlayError
 
 __all__ = ["main_sections"]
 
+TITLES = SYSTEMS | REFERENCES
+
 
 def main_sections(runs: Sequence[Run], paper: Paper, base: str) -> list[str]:
-    """Return Table 1 with one base recipe: heading, a section for each data set, and the average."""
+    """Return Table 1 with one base recipe: heading, a section for each data set, and the average.
+
+    Every system has a line where the base recipe is the paper's, and those that were run where it is ours.
+    """
     chosen = [run for run in runs if (run.base, run.steps, run.split) == (base, 1, FIRST)]
-    parts = [_dataset_section(chosen, paper, dataset) for dataset in DATASETS]
-    return [f"## Table 1, {BASES[base]}", *parts, _average_section(chosen, paper)]
+    run_too = {run.label for run in chosen}
+    shown = {label: title for label, title in TITLES.items() if base == "reference" or label in run_too}
+    parts = [_dataset_section(chosen, shown, paper, dataset) for dataset in DATASETS]
+    return [f"## Table 1, {BASES[base]}", *parts, _average_section(chosen, shown, paper)]
 
 
-def _dataset_section(runs: Sequence[Run], paper: Paper, dataset: str) -> str:
-    found = {label: row(runs, label=label, dataset=dataset) for label in SYSTEMS | REFERENCES}
+def _dataset_section(runs: Sequence[Run], shown: Mapping[str, str], paper: Paper, dataset: str) -> str:
+    found = {label: row(runs, label=label, dataset=dataset) for label in TITLES}
     _check_same_base([run for label in SYSTEMS for run in found[label]])
     lines = [
         {"system": title}
         | _compared(paper, label, dataset, [figure(scores(found[label], key)) for key in SCORES.values()])
-        for label, title in (SYSTEMS | REFERENCES).items()
+        for label, title in shown.items()
     ]
     used = [run for line in found.values() for run in line]
     notes = [_note(paper, dataset), _base_accuracy([run for run in used if run.label in SYSTEMS]), provenance(used)]
-    return "\n\n".join([f"### {DATASETS[dataset]}", table(lines), *filter(None, notes)])
+    return "\n\n".join(filter(None, [f"### {DATASETS[dataset]}", table(lines), *notes]))
 
 
-def _average_section(runs: Sequence[Run], paper: Paper) -> str:
+def _average_section(runs: Sequence[Run], shown: Mapping[str, str], paper: Paper) -> str:
     used: list[Run] = []
     lines = []
-    for label, title in (SYSTEMS | REFERENCES).items():
+    for label, title in shown.items():
         found = [{run.seed: run for run in row(runs, label=label, dataset=dataset)} for dataset in DATASETS]
         seeds = sorted(set.intersection(*(set(by_seed) for by_seed in found)))
         by_run = [[by_seed[seed] for by_seed in found] for seed in seeds]
@@ -42,7 +49,7 @@ def _average_section(runs: Sequence[Run], paper: Paper) -> str:
         ours = [figure(mean(scores(together, key)) for together in by_run) for key in SCORES.values()]
         lines.append({"system": title} | _compared(paper, label, AVERAGE, ours))
     notes = [_note(paper, AVERAGE), "Ours are averaged over the seeds that were run on all three data sets."]
-    return "\n\n".join(["### Average", table(lines), *filter(None, notes), provenance(used)])
+    return "\n\n".join(filter(None, ["### Average", table(lines), *notes, provenance(used)]))
 
 
 def _compared(paper: Paper, label: str, dataset: str, ours: Sequence[str]) -> dict[str, str]:

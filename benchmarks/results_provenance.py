@@ -4,7 +4,9 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
-__all__ = ["Recorded", "provenance"]
+__all__ = ["NO_RUNS", "Recorded", "provenance"]
+
+NO_RUNS = "No runs yet."
 
 
 class Recorded(Protocol):
@@ -29,7 +31,7 @@ def provenance(runs: Iterable[Recorded], folder: str = "table1", option: str = "
     """
     shown = sorted({run.file: run for run in runs}.values(), key=lambda run: run.file)
     if not shown:
-        return "No runs yet."
+        return NO_RUNS
     dates = sorted({run.facts["date"] for run in shown})
     until = f" to {dates[-1]}" if len(dates) > 1 else ""
     commits = sorted({_short(run.facts["commit"]) for run in shown})

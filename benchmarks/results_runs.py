@@ -147,7 +147,9 @@ def figure(values: Iterable[float | None]) -> str:
 
 
 def table(rows: Sequence[Mapping[str, str]]) -> str:
-    """Return rows with the same columns as a table of Markdown."""
+    """Return rows with the same columns as a table of Markdown; nothing if there are none."""
+    if not rows:
+        return ""
     columns = list(rows[0])
     lines = [columns, ["---"] * len(columns), *([cells[column] for column in columns] for cells in rows)]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)

@@ -11,7 +11,9 @@ from benchmarks.page import between, write_page
 from benchmarks.results_cost import cost_section
 from benchmarks.results_heads import released_section, separate_section
 from benchmarks.results_main import main_sections
+from benchmarks.results_missing import missing_section
 from benchmarks.results_paper import BASES, DATASETS, REFERENCES, SYSTEMS, Paper, read_paper
+from benchmarks.results_provenance import NO_RUNS
 from benchmarks.results_runs import Run, read_runs
 from benchmarks.results_settings import split_sections, step_sections
 from benchmarks.results_tuning import tuning_sections
@@ -57,7 +59,7 @@ def whole(folder: Path, tuning: Path, paper: Paper) -> list[str]:
 
 
 def sections(folder: Path, paper: Paper) -> list[str]:
-    """Return the sections of the runs that are compared.
+    """Return the sections of the runs that are compared; tables of which there is no run are left out.
 
     Args:
         folder: Folder of the runs.
@@ -68,7 +70,7 @@ def sections(folder: Path, paper: Paper) -> list[str]:
     """
     runs = read_runs(folder)
     _check_known(runs)
-    return [
+    parts = [
         *(part for base in BASES for part in main_sections(runs, paper, base)),
         "## Separate heads",
         separate_section(runs),
@@ -82,6 +84,20 @@ def sections(folder: Path, paper: Paper) -> list[str]:
         "## Cost",
         cost_section(runs),
     ]
+    return [*_with_runs(parts), *missing_section(runs)]
+
+
+def _with_runs(parts: Sequence[str]) -> list[str]:
+    """Leave out tables without runs, and headings that have no table left."""
+    found = [part for part in parts if not part.endswith(NO_RUNS)]
+    following = [*found[1:], "## "]
+    return [
+        part for part, after in zip(found, following, strict=True) if not (_is_heading(part) and _is_heading(after))
+    ]
+
+
+def _is_heading(part: str) -> bool:
+    return part.startswith("## ")
 
 
 def _check_known(runs: Sequence[Run]) -> None:

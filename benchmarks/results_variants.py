@@ -30,6 +30,7 @@ GROUPS: dict[str, list[tuple[str, str]]] = {
     ],
     "Gates": [
         ("adm", "AMM: σ(−γ), the paper's gate"),
+        ("imm", "IMM: branches without a gate"),
         *((variant.name, variant.tells) for variant in VARIANTS["gates"]),
     ],
 }
@@ -46,13 +47,15 @@ def variant_sections(runs: Sequence[Run], paper: Paper) -> list[str]:
 
 
 def _section(title: str, lines: Sequence[tuple[str, str]], runs: Sequence[Run], paper: Paper) -> str:
+    """Return a table of variants; beside what they vary alone there is nothing to show."""
     used: list[Run] = []
     rows = []
     for name, change in lines:
         found = [run for run in runs if run.label == name and (run.named or (run.steps, run.split) == (1, FIRST))]
         used += found
         rows += _rows(name, change, found, paper)
-    return f"### {title}\n\n{table(rows)}\n\n{provenance(used)}"
+    varied = any(run.named for run in used)
+    return f"### {title}\n\n{table(rows)}\n\n{provenance(used if varied else [])}"
 
 
 def _rows(name: str, change: str, runs: Sequence[Run], paper: Paper) -> list[dict[str, str]]:

@@ -37,7 +37,7 @@ def test_pictures_show_the_first_seed_of_each_system_in_the_order_of_the_table()
         _record("inlay", 0),
         _record("adm", 0),
         _record("adm", 2, base="ours"),
-        _record("adm", 1, name="gate-imm"),
+        _record("adm", 1, name="gate-aff"),
         _record("adm", 1, steps=2),
         _record("ceiling", 0),
         _record("frost", 0, tradeoff=None),

@@ -1,11 +1,12 @@
 import functools
 
 import numpy as np
-from benchmarks.results_runs import read_runs
+from benchmarks.results_runs import FIRST, read_runs
 from benchmarks.results_tables import TUNING
 
 from inlay.bench.datasets import BENCHMARKS
 from inlay.data import ImageSet, Stages
+from inlay.settings import preset
 
 
 @functools.cache
@@ -30,7 +31,11 @@ def test_adm_was_tuned_on_a_split_that_shares_as_many_classes_as_the_page_says()
 
 
 def test_our_own_method_was_tuned_on_the_first_splits_that_share_no_novel_class() -> None:
-    tuned = {(run.dataset, run.split) for run in read_runs(TUNING) if run.facts["method"] == "inlay"}
+    ours = [run for run in read_runs(TUNING) if run.facts["method"] == "inlay"]
+    adopted = preset("inlay").to_json()
+    for run in (run for run in ours if run.split == FIRST):
+        assert run.facts["settings"]["distillation.by_classes"] == "true" and not adopted["distillation"]["by_classes"]
+    tuned = {(run.dataset, run.split) for run in ours if run.split != FIRST}
     assert tuned == {("cifar10", "seed 383"), ("cifar100", "seed 91")}
     for dataset, seed in (("cifar10", 383), ("cifar100", 91)):
         assert _shared(dataset, seed) == 0

@@ -66,16 +66,36 @@ def test_reference_base_stage_is_compressed_with_later_decays(dataset: str, epoc
     assert base.training == dataclasses.replace(whole.training, epochs=epochs, batch=128, decay_at=(0.7, 0.9))
 
 
-def test_our_base_stage_is_longer_with_larger_batches() -> None:
+@pytest.mark.parametrize(("dataset", "epochs", "view"), [("cifar100", 85, "weak"), ("tinyimagenet", 30, "weak-crop")])
+def test_our_base_stage_has_larger_batches(dataset: str, epochs: int, view: str) -> None:
     own = preset("inlay").base
-    training = dataclasses.replace(own.training, epochs=85, batch=512, learning_rate=0.2)
-    assert settings_of(Run("adm", "cifar100", 0, base="ours")).base == dataclasses.replace(own, training=training)
+    training = dataclasses.replace(own.training, epochs=epochs, batch=512, learning_rate=0.2)
+    expected = dataclasses.replace(own, training=training, view=view)
+    assert settings_of(Run("adm", dataset, 0, base="ours")).base == expected
 
 
-def test_full_length_is_that_of_the_presets() -> None:
-    settings = settings_of(Run("adm", "cifar10", 0, full_length=True))
-    assert settings.training == preset("paper").training
+@pytest.mark.parametrize("system", ["frost", "autonovel", "ncl", "adm"])
+@pytest.mark.parametrize(
+    ("dataset", "steps", "batch"),
+    [("cifar10", 1, 64), ("cifar100", 1, 26), ("cifar100", 2, 14), ("tinyimagenet", 1, 128), ("tinyimagenet", 2, 128)],
+)
+def test_full_length_is_the_published_one_in_novel_images(system: str, dataset: str, steps: int, batch: int) -> None:
+    settings = settings_of(Run(system, dataset, 0, steps=steps, full_length=True))
+    own = preset("paper" if system == "adm" else system)
+    assert settings.training == dataclasses.replace(own.training, epochs=200, batch=batch)
+    assert settings.training.decay_at == (170 / 200,)
     assert settings.base.training == preset("paper").base.training
+
+
+def test_full_length_changes_nothing_but_length() -> None:
+    whole = settings_of(Run("frost", "cifar100", 0, full_length=True))
+    compressed = settings_of(Run("frost", "cifar100", 0))
+    length = {"training.epochs": 60, "training.batch": 128}
+    assert dataclasses.replace(whole.changed(length), base=compressed.base) == compressed
+
+
+def test_a_system_with_a_length_of_its_own_keeps_it_at_full_length() -> None:
+    assert settings_of(Run("inlay", "cifar100", 0, full_length=True)).training == preset("inlay").training
 
 
 def test_the_users_changes_come_last() -> None:

@@ -78,3 +78,12 @@ def test_ctrl_c_stops_the_children_and_starts_no_others(tmp_path: Path) -> None:
     with pytest.raises(ProcessLookupError):
         os.kill(int(pid.read_text()), 0)
     assert not (tmp_path / "later.log").exists()
+
+
+def test_time_that_is_up_stops_the_children_and_starts_no_others(tmp_path: Path) -> None:
+    too_late = tmp_path / "too late"
+    sleep = f"import pathlib, time; time.sleep(600); pathlib.Path({str(too_late)!r}).touch()"
+    endings = run_side_by_side([_job(tmp_path, "long", sleep), _job(tmp_path, "later", "print()")], 1, _ignore, 1.0)
+    assert endings == []
+    assert (tmp_path / "long.log").exists()
+    assert not too_late.exists() and not (tmp_path / "later.log").exists()

@@ -6,6 +6,7 @@ from subprocess import CompletedProcess
 import pytest
 
 from bench.digits_archive import write_digits
+from inlay.bench.campaign import campaign
 from inlay.bench.variants import GROUPS
 
 Inlay = Callable[..., CompletedProcess[str]]
@@ -69,6 +70,18 @@ def test_variants_are_listed_by_their_own_names(inlay: Inlay, data: Path, tmp_pa
     wrong = inlay("bench", "variants", "colours", "--data", data, "--datasets", "cifar10", "--dry-run")
     assert wrong.returncode == 2
     assert "ladder, ablations, gates" in wrong.stderr
+
+
+def test_everything_is_listed_and_stops_when_its_time_is_up(inlay: Inlay, data: Path, tmp_path: Path) -> None:
+    places = ("--data", data, "--out", tmp_path / "out", "--work", tmp_path / "work", "--device", "cpu")
+    command = ("bench", "all", *places, "--datasets", "cifar10", "--parts", "ours,gates")
+    listed = inlay(*command, "--dry-run")
+    assert listed.returncode == 0
+    assert listed.stdout.splitlines() == [f"{run.label}: to do" for run in campaign(["ours", "gates"], ["cifar10"])]
+    assert list(tmp_path.iterdir()) == []
+    stopped = inlay(*command, "--minutes", 0)
+    assert stopped.returncode == 0
+    assert stopped.stdout.splitlines()[-1] == "Stopped with 0 of 12 runs ended; repeat the command to go on."
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ class Benchmark:
         base_view: Weak augmentation of the base stage.
         stage_view: Weak augmentation of discovery stages.
         numbers: Settings of loss terms that the protocol gives per data set, for systems that have those terms.
+        mixed_batches: FRoST's code draws batches from old and novel images together and drops the old ones.
     """
 
     name: str
@@ -33,6 +34,7 @@ class Benchmark:
     base_view: str
     stage_view: str
     numbers: Mapping[str, float]
+    mixed_batches: bool
 
     def cut(self, steps: int) -> tuple[int, ...]:
         """Return the number of classes of each stage, the base stage first.
@@ -116,6 +118,7 @@ BENCHMARKS = {
                 "consistency.ramp": 0.25,
                 "self_training.ramp": 0.25,
             },
+            mixed_batches=True,
         ),
         Benchmark(
             name="cifar100",
@@ -131,6 +134,7 @@ BENCHMARKS = {
                 "consistency.ramp": 0.75,
                 "self_training.ramp": 0.75,
             },
+            mixed_batches=True,
         ),
         Benchmark(
             name="tinyimagenet",
@@ -146,6 +150,7 @@ BENCHMARKS = {
                 "consistency.ramp": 0.75,
                 "self_training.ramp": 0.75,
             },
+            mixed_batches=False,
         ),
     )
 }

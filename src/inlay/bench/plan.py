@@ -31,7 +31,7 @@ class Run:
         name: Label in place of the name of the system.
         preset: Preset in place of that of the system.
         backbone: Name of the network.
-        full_length: Train as long as the presets say instead of the compressed schedule.
+        full_length: Train as long as published instead of the compressed schedule.
     """
 
     system: str
@@ -103,7 +103,7 @@ class Choice:
         name: Label of the runs in place of their system.
         preset: Preset in place of that of the system.
         backbone: Name of the network.
-        full_length: Train as long as the presets say.
+        full_length: Train as long as published.
     """
 
     methods: tuple[str, ...] | None

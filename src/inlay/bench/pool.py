@@ -72,7 +72,9 @@ class _Child:
         return last.removeprefix("Error: ") if last else f"It said nothing; its exit code is {self.process.returncode}."
 
 
-def run_side_by_side(jobs: Sequence[Job], count: int, report: Callable[[Ending], None]) -> list[Ending]:
+def run_side_by_side(
+    jobs: Sequence[Job], count: int, report: Callable[[Ending], None], seconds: float | None = None
+) -> list[Ending]:
     """Run jobs, some at a time; one that fails does not stop the others.
 
     Processes of jobs side by side share the cores evenly, unless OMP_NUM_THREADS says otherwise.
@@ -81,18 +83,20 @@ def run_side_by_side(jobs: Sequence[Job], count: int, report: Callable[[Ending],
         jobs: The jobs, in the order in which they begin.
         count: How many run at the same time.
         report: Called whenever a job has ended.
+        seconds: Time after which the jobs under way are stopped, as by Ctrl-C, and no other begins; None has no end.
 
     Returns:
-        The endings, in the order in which the jobs ended.
+        The endings, in the order in which the jobs ended; jobs that were stopped have none.
 
     Raises:
         Interrupted: If Ctrl-C was pressed; the jobs under way were asked to stop, and have ended.
     """
     waiting, running, endings = list(jobs), list[_Child](), list[Ending]()
+    end = float("inf") if seconds is None else time.monotonic() + seconds
     threads = None if count == 1 else max(1, (os.cpu_count() or 1) // count)
     with InterruptWatch() as watch:
         try:
-            while (waiting or running) and not watch.requested:
+            while (waiting or running) and not watch.requested and time.monotonic() < end:
                 while waiting and len(running) < count:
                     running.append(_Child(waiting.pop(0), threads))
                 time.sleep(_SECONDS_BETWEEN_LOOKS)

@@ -5,7 +5,7 @@ from typing import Any
 
 from inlay.bench.datasets import benchmark
 from inlay.bench.plan import Run
-from inlay.bench.schedule import BASE_PRESETS, base_length, stage_length
+from inlay.bench.schedule import BASE_PRESETS, base_length, published_stage_length, stage_length
 from inlay.bench.systems import system
 from inlay.methods import check_settings
 from inlay.settings import Settings, TrainingSettings, preset
@@ -34,8 +34,8 @@ def changes_of(run: Run) -> dict[str, Any]:
         changes |= base_length(run.base, run.dataset)
     if not row.supervised:
         changes |= _protocol(run)
-        if not (row.own_length or run.full_length):
-            changes |= stage_length(run.dataset)
+        if not row.own_length:
+            changes |= published_stage_length(data, run.steps) if run.full_length else stage_length(run.dataset)
     return {**changes, **row.changes, **run.changes}
 
 

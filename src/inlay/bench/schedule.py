@@ -1,4 +1,4 @@
-"""How long stages are trained: the published schedules compressed, the same for every system of a table.
+"""How long stages are trained: the published schedules, whole or compressed, the same for every system of a table.
 
 The decay of a discovery stage stays at its published fraction. Those of the base stage do not: published at
 every 30th of 200 epochs, at the same fractions of 60 epochs they would leave nine epochs at the first learning rate.
@@ -7,7 +7,9 @@ every 30th of 200 epochs, at the same fractions of 60 epochs they would leave ni
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["BASE_PRESETS", "base_length", "stage_length"]
+from inlay.bench.datasets import Benchmark
+
+__all__ = ["BASE_PRESETS", "base_length", "published_stage_length", "stage_length"]
 
 BASE_PRESETS: Mapping[str, str] = {"reference": "paper", "ours": "inlay"}
 """Preset whose base stage a recipe takes."""
@@ -16,18 +18,16 @@ _BATCH = 128
 _REFERENCE_BASE_DECAYS = (0.7, 0.9)
 _REFERENCE_BASE_EPOCHS: Mapping[str, int] = {"cifar10": 60, "cifar100": 60, "tinyimagenet": 30}
 # Large batches hold more negatives for the contrastive term, and benchmarks have the images to fill them.
-_OUR_BASE: Mapping[str, Any] = {
-    "base.training.epochs": 85,
-    "base.training.batch": 512,
-    "base.training.learning_rate": 0.2,
-}
+_OUR_BASE: Mapping[str, Any] = {"base.training.batch": 512, "base.training.learning_rate": 0.2}
+_OUR_BASE_EPOCHS: Mapping[str, int] = {"cifar10": 85, "cifar100": 85, "tinyimagenet": 30}
 _STAGE_EPOCHS: Mapping[str, int] = {"cifar10": 30, "cifar100": 60, "tinyimagenet": 30}
+_PUBLISHED_STAGE_EPOCHS = 200
 
 
 def base_length(recipe: str, dataset: str) -> dict[str, Any]:
     """Return the schedule of a base stage as changes of settings: compressed, or with our own recipe lengthened."""
     if recipe != "reference":
-        return dict(_OUR_BASE)
+        return {"base.training.epochs": _OUR_BASE_EPOCHS[dataset], **_OUR_BASE}
     return {
         "base.training.epochs": _REFERENCE_BASE_EPOCHS[dataset],
         "base.training.batch": _BATCH,
@@ -38,3 +38,21 @@ def base_length(recipe: str, dataset: str) -> dict[str, Any]:
 def stage_length(dataset: str) -> dict[str, int]:
     """Return the compressed length of a discovery stage, the same for all systems, as changes of settings."""
     return {"training.epochs": _STAGE_EPOCHS[dataset], "training.batch": _BATCH}
+
+
+def published_stage_length(data: Benchmark, steps: int) -> dict[str, int]:
+    """Return the published length of a discovery stage, the same for all systems, as changes of settings.
+
+    Where FRoST's code draws a batch from old and novel images together, it drops the old ones before the step. A step
+    then has as many novel images as their share, and an epoch as many steps as a pass over all of them takes.
+
+    Args:
+        data: The data set.
+        steps: Number of discovery stages.
+
+    Raises:
+        InlayError: If the data set is not cut into so many stages.
+    """
+    base, novel, *_ = data.cut(steps)
+    batch = round(_BATCH * novel / (base + novel)) if data.mixed_batches else _BATCH
+    return {"training.epochs": _PUBLISHED_STAGE_EPOCHS, "training.batch": batch}

@@ -97,7 +97,6 @@ GROUPS: Mapping[str, tuple[Variant, ...]] = {
     ),
     "gates": (
         Variant("gate-none", "no branches: full fine-tuning", {"branch.gate": "full"}),
-        Variant("gate-imm", "IMM: branches without a gate", {"branch.gate": "imm"}),
         Variant("gate-aff", "AFF: a gate of the base response, cannot be merged", {"branch.gate": "aff"}),
         Variant("gate-amm-absolute", "AMM that reads the magnitude of γ", {"branch.absolute_gamma": "true"}),
         Variant("gate-constant", "control: each layer's mean of σ(−γ)", {"branch.gate": "amm-mean"}),

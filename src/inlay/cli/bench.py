@@ -13,7 +13,8 @@ from rich.table import Table
 from inlay import backbones
 from inlay.bench import Choice, Places, Run, measure, variations
 from inlay.bench import table1 as table1_runs
-from inlay.bench.datasets import BENCHMARKS
+from inlay.bench.campaign import PARTS, campaign
+from inlay.bench.datasets import BENCHMARKS, benchmark
 from inlay.bench.recipe import settings_of
 from inlay.bench.records import finished_record
 from inlay.bench.variants import GROUPS
@@ -21,6 +22,7 @@ from inlay.cli.bench_runs import (
     Bench,
     Commit,
     DryRun,
+    Minutes,
     Out,
     Root,
     SideBySide,
@@ -67,7 +69,7 @@ def table1(
     preset: Annotated[str | None, typer.Option(help="Preset in place of that of the one method.")] = None,
     changes: Changes = None,
     base_changes: Annotated[list[str] | None, typer.Option("--base-set", help="Change a setting base.….")] = None,
-    full_length: Annotated[bool, typer.Option("--full-length", help="Train as long as the presets say.")] = False,
+    full_length: Annotated[bool, typer.Option("--full-length", help="Train as long as published.")] = False,
     backbone: Annotated[str, typer.Option(help="Network.")] = "resnet18",
     name: Annotated[str | None, typer.Option(help="Label of the runs in place of the one method.")] = None,
     score: Annotated[Score, typer.Option(help="Scores that are shown; all are written.")] = Score.protocol,
@@ -76,6 +78,7 @@ def table1(
     work: Work = Path("runs/bench"),
     device: Device = "auto",
     commit: Commit = None,
+    minutes: Minutes = None,
     dry_run: DryRun = False,
 ) -> None:
     """Run the paper's Table 1; runs whose results are there are not repeated.
@@ -95,7 +98,7 @@ def table1(
         backbone=backbone,
         full_length=full_length,
     )
-    _run_all(table1_runs(choice), Places(data, out, work, device, commit), side_by_side, dry_run, score)
+    _run_all(table1_runs(choice), Places(data, out, work, device, commit), side_by_side, dry_run, minutes, score)
 
 
 @app.command()
@@ -112,6 +115,7 @@ def variants(
     work: Work = Path("runs/bench"),
     device: Device = "auto",
     commit: Commit = None,
+    minutes: Minutes = None,
     dry_run: DryRun = False,
 ) -> None:
     """Run systems with something varied: the ladder from ADM to inlay, the parts of ADM, the gates.
@@ -127,7 +131,31 @@ def variants(
         backbone=backbone,
     )
     runs = variations(choice, read_names("GROUPS", groups))
-    _run_all(runs, Places(data, out, work, device, commit), side_by_side, dry_run, Score.protocol)
+    _run_all(runs, Places(data, out, work, device, commit), side_by_side, dry_run, minutes)
+
+
+@app.command("all")
+def everything(
+    data: Root,
+    parts: Annotated[str | None, typer.Option(help=f"Some of {','.join(PARTS)}; by default all.")] = None,
+    datasets: Annotated[str, typer.Option(help="Data sets.")] = ",".join(BENCHMARKS),
+    side_by_side: SideBySide = 1,
+    out: Out = Path("benchmarks/results/table1"),
+    work: Work = Path("runs/bench"),
+    device: Device = "auto",
+    commit: Commit = None,
+    minutes: Minutes = None,
+    dry_run: DryRun = False,
+) -> None:
+    """Do every run of the page of results that is missing, those first that say most.
+
+    Example: inlay bench all --data datasets --side-by-side 8 --minutes 60
+    """
+    chosen = read_names("--datasets", datasets)
+    for name in chosen:
+        benchmark(name)
+    runs = campaign(None if parts is None else read_names("--parts", parts), chosen)
+    _run_all(runs, Places(data, out, work, device, commit), side_by_side, dry_run, minutes)
 
 
 app.command()(table2)
@@ -148,12 +176,19 @@ def run_one(
     measure(Run.from_json(json.loads(run)), places, TerminalProgress(console))
 
 
-def _run_all(runs: Sequence[Run], places: Places, side_by_side: int, dry_run: bool, score: Score) -> None:
+def _run_all(
+    runs: Sequence[Run],
+    places: Places,
+    side_by_side: int,
+    dry_run: bool,
+    minutes: float | None,
+    score: Score = Score.protocol,
+) -> None:
     for run in runs:
         settings_of(run)
         backbones.check_name(run.backbone)
     bench = Bench[Run]("run-one", finished_record, _outcome, lambda done: _table(_scored(done, score)))
-    run_all(bench, runs, places, side_by_side, dry_run)
+    run_all(bench, runs, places, side_by_side, dry_run, minutes)
 
 
 def _outcome(record: Mapping[str, Any]) -> str:

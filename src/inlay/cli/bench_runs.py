@@ -18,12 +18,27 @@ from inlay.engine.device import find_device
 from inlay.engine.world import World
 from inlay.errors import InlayError
 
-__all__ = ["Bench", "Commit", "DryRun", "Out", "Root", "SideBySide", "Work", "read_names", "read_numbers", "run_all"]
+__all__ = [
+    "Bench",
+    "Commit",
+    "DryRun",
+    "Minutes",
+    "Out",
+    "Root",
+    "SideBySide",
+    "Work",
+    "read_names",
+    "read_numbers",
+    "run_all",
+]
 
 Root = Annotated[Path, typer.Option("--data", help="Folder that holds the data sets.", show_default=False)]
 Out = Annotated[Path, typer.Option(help="Folder of the files of results, one per run.")]
 Work = Annotated[Path, typer.Option(help="Folder of base stages, runs under way and logs.")]
 SideBySide = Annotated[int, typer.Option(min=1, help="Runs at the same time.")]
+Minutes = Annotated[
+    float | None, typer.Option(min=0.0, help="Stop after so many minutes; repeat the command to go on.")
+]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="List the runs, and write nothing.")]
 Commit = Annotated[str | None, typer.Option(envvar="COMMIT", help="Commit for the record; by default git's.")]
 
@@ -58,7 +73,14 @@ class Bench(Generic[R]):
     table: Callable[[list[tuple[R, dict[str, Any]]]], Table]
 
 
-def run_all(bench: Bench[R], runs: Sequence[R], places: Places, side_by_side: int, dry_run: bool) -> None:
+def run_all(
+    bench: Bench[R],
+    runs: Sequence[R],
+    places: Places,
+    side_by_side: int,
+    dry_run: bool,
+    minutes: float | None = None,
+) -> None:
     """Do the runs that are not done, and show all of them.
 
     Args:
@@ -67,6 +89,7 @@ def run_all(bench: Bench[R], runs: Sequence[R], places: Places, side_by_side: in
         places: Where to read and write.
         side_by_side: Runs at the same time.
         dry_run: Only list them.
+        minutes: Time after which it stops; None has no end.
 
     Raises:
         InlayError: If something is wrong that can be known before the first run.
@@ -84,9 +107,12 @@ def run_all(bench: Bench[R], runs: Sequence[R], places: Places, side_by_side: in
     places.make_folders()
     files = {run.label: places.result(run) for run in runs}
     jobs = [Job(run.label, _child_command(bench.child, run, places), places.log(run)) for run in missing]
-    endings = run_side_by_side(jobs, side_by_side, lambda ending: _tell(bench, ending, files[ending.job.name]))
+    seconds = None if minutes is None else 60 * minutes
+    endings = run_side_by_side(jobs, side_by_side, lambda ending: _tell(bench, ending, files[ending.job.name]), seconds)
     records = [(run, bench.finished(run, places.result(run))) for run in runs]
     console.print(bench.table([(run, record) for run, record in records if record is not None]), soft_wrap=False)
+    if len(endings) < len(jobs):
+        console.print(f"Stopped with {len(endings)} of {len(jobs)} runs ended; repeat the command to go on.")
     failed = [ending for ending in endings if ending.failure is not None]
     for ending in failed:
         errors.print(f"{ending.job.name} failed (see {ending.job.log}): {ending.failure}")

@@ -17,6 +17,7 @@ from inlay.cli.bench_runs import (
     Bench,
     Commit,
     DryRun,
+    Minutes,
     Out,
     Root,
     SideBySide,
@@ -58,6 +59,7 @@ def table2(
     work: Work = Path("runs/bench2"),
     device: Device = "auto",
     commit: Commit = None,
+    minutes: Minutes = None,
     dry_run: DryRun = False,
 ) -> None:
     """Run the paper's Table 2; runs whose results are there are not repeated.
@@ -77,7 +79,7 @@ def table2(
         name=name,
     )
     bench = Bench("run-one-of-table2", finished_record, _outcome, _shown)
-    run_all(bench, table2_runs(choice), Places(data, out, work, device, commit), side_by_side, dry_run)
+    run_all(bench, table2_runs(choice), Places(data, out, work, device, commit), side_by_side, dry_run, minutes)
 
 
 def run_one_of_table2(

@@ -1,0 +1,46 @@
+"""What the page of results is meant to have and has not got yet."""
+
+from collections.abc import Sequence
+
+from benchmarks.results_paper import DATASETS
+from benchmarks.results_runs import NOTHING, Run, table
+
+from inlay.bench.campaign import PARTS, campaign
+
+__all__ = ["missing_section"]
+
+_TITLES = {
+    "table": "Table 1 and its references, reference base recipe",
+    "ours": "Table 1, our base recipe",
+    "steps": "several steps",
+    "splits": "random splits",
+    "gates": "gates",
+    "ladder": "the ladder from ADM to inlay",
+    "ablations": "parts of ADM",
+    "length": "full length",
+}
+
+
+def missing_section(runs: Sequence[Run]) -> list[str]:
+    """Return a section that counts the missing runs of each part of the page; none if there are none.
+
+    Args:
+        runs: The runs that the page shows.
+    """
+    files = {run.file for run in runs}
+    rows, left = [], 0
+    for part in PARTS:
+        cells = {"part": f"{_TITLES[part]} (`{part}`)"}
+        for dataset, title in DATASETS.items():
+            wanted = [f"{run.label}.json" for run in campaign([part], [dataset])]
+            found = sum(file in files for file in wanted)
+            left += len(wanted) - found
+            cells[title] = f"{found} of {len(wanted)}" if wanted else NOTHING
+        rows.append(cells)
+    if not left:
+        return []
+    text = (
+        "Runs that exist, of those that this page is meant to have. Tables of which there is no run are left out. "
+        "`inlay bench all --data ROOT` does the missing ones in this order, and with `--dry-run` lists them."
+    )
+    return ["## Not run yet", f"{text}\n\n{table(rows)}"]
