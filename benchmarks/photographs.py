@@ -12,6 +12,7 @@ import argparse
 import shlex
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -69,7 +70,7 @@ def main(arguments: list[str] | None = None) -> None:
         sys.exit(f"Error: {error}")
 
 
-def drawn(train: ImageSet, test: ImageSet, case: Case, seed: int) -> Stages:
+def drawn(train: ImageSet, test: ImageSet, case: Case, seed: int, side: int | None = None) -> Stages:
     """Draw classes and their training images: a base stage and one stage of new classes.
 
     Args:
@@ -77,6 +78,8 @@ def drawn(train: ImageSet, test: ImageSet, case: Case, seed: int) -> Stages:
         test: Test images of all classes; those of the classes drawn are all kept.
         case: How many of each.
         seed: Seed of the draw.
+        side: Side that the files of the images drawn are read at, as there is no room for all of them at a large one;
+            None leaves the images as they are.
 
     Raises:
         InlayError: If there are not so many classes, or a class has not so many images.
@@ -94,8 +97,12 @@ def drawn(train: ImageSet, test: ImageSet, case: Case, seed: int) -> Stages:
         order = torch.randperm(len(positions), generator=generator(seed, "images", name))
         chosen.append(positions[order[:count]])
     names = [train.class_names[label] for label in classes]
-    few = train.select(torch.cat(chosen)).of_classes(names)
-    return Stages(few, test.of_classes(names), base=case.known, novel=[case.new])
+    parts = (train.select(torch.cat(chosen)).of_classes(names), test.of_classes(names))
+    return Stages(*(part if side is None else _read(part, side) for part in parts), base=case.known, novel=[case.new])
+
+
+def _read(images: ImageSet, side: int) -> ImageSet:
+    return replace(images, images=load(list(images.names), size=side, channels=images.channels, cache=False).images)
 
 
 def _measure(options: argparse.Namespace) -> None:
@@ -105,13 +112,13 @@ def _measure(options: argparse.Namespace) -> None:
     record = _new_record(options, choice, changes)
     # A setting that does not exist is refused before images are read.
     preset("inlay").changed(changes)
-    train, test = load(place, split="train", size=choice.side), load(place, split="test", size=choice.side)
+    train, test = load(place, split="train", size=data.side), load(place, split="test", size=data.side)
     options.out.mkdir(parents=True, exist_ok=True)
     file = options.out / f"{PART}-{options.name}.json"
     known = runs_before(file, record, _OPTIONS)
     for seed in options.seeds:
         if seed not in known:
-            stages = ((case, drawn(train, test, case, seed)) for case in options.cases)
+            stages = ((case, drawn(train, test, case, seed, choice.side)) for case in options.cases)
             rows = [{**case._asdict(), **_row(cut, choice, changes, seed, options.device)} for case, cut in stages]
             known[seed] = {"seed": seed, "cases": rows}
         record["runs"] = [known[key] for key in options.seeds if key in known]

@@ -3,15 +3,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 
 from inlay.data import ImageSet, load
 from inlay.knowledge import Knowledge
-from inlay.learner import Learner
-from inlay.medoids import MEDOIDS, place_of, with_medoids
+from inlay.medoids import MEDOIDS, note_medoids, place_of
+from inlay.registry import ClassRegistry
 from tiny_digits import digits
-from tiny_runs import BASE, FIRST, SECOND, base_learner, two_stages
+from tiny_runs import BASE, FIRST, SECOND, base_learner, quick_learner, two_stages
 
 
 def _nearest_to_mean(knowledge: Knowledge, images: ImageSet, members: list[int]) -> list[int]:
@@ -68,42 +67,49 @@ def files(tmp_path: Path) -> Path:
     return tmp_path / "photos"
 
 
-def _with_medoids(source: object, **options: int) -> Knowledge:
-    images = load(source, size=8, channels=1, **options)  # type: ignore[arg-type]
+def _noted(images: ImageSet, source: object) -> ClassRegistry:
+    """The base classes with the medoids that other images give them."""
+    knowledge = base_learner().knowledge
+    registry = ClassRegistry.from_json(knowledge.registry.to_json())
     assert images.labels is not None
-    return with_medoids(base_learner().knowledge, images, images.labels, place_of(source))
+    note_medoids(registry, 0, images, knowledge.features(images), images.labels, place_of(source))
+    return registry
 
 
 def test_paths_of_files_are_relative_to_their_folder(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(files.parent)
-    knowledge = _with_medoids("photos")
-    assert knowledge.record.source == str(files)
-    for entry in knowledge.registry:
+    registry = _noted(load("photos", size=8, channels=1), "photos")
+    for entry in registry:
         assert len(entry.medoids) == MEDOIDS
         for medoid in entry.medoids:
             assert not os.path.isabs(medoid.path) and medoid.path.startswith(f"{entry.name}/")
             (print_,) = load(files / medoid.path, size=8, channels=1).fingerprints()
             assert print_ == medoid.pixels
-    assert all("#" in medoid.path for entry in base_learner().classes for medoid in entry.medoids), "it is not changed"
+
+
+def test_a_stage_remembers_where_its_images_were(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(files.parent)
+    learner = quick_learner(size=8)
+    learner.fit("photos")
+    learner.discover("photos", classes=2)
+    assert [record.source for record in learner.stages] == [str(files)] * 2
+    assert all((files / medoid.path).is_file() for entry in learner.classes for medoid in entry.medoids)
 
 
 def test_images_of_an_archive_keep_their_number(tmp_path: Path) -> None:
     images = digits(BASE, 0, 12)
     assert images.labels is not None
     np.savez(tmp_path / "some.npz", images=images.images[:, 0].numpy(), labels=images.labels.numpy())
-    knowledge = _with_medoids(tmp_path / "some.npz")
-    assert knowledge.record.source == str(tmp_path / "some.npz")
+    registry = _noted(load(tmp_path / "some.npz", size=8, channels=1), tmp_path / "some.npz")
     prints = images.fingerprints()
-    for medoid in (medoid for entry in knowledge.registry for medoid in entry.medoids):
+    for medoid in (medoid for entry in registry for medoid in entry.medoids):
         name, _, number = medoid.path.partition("#")
         assert (name, prints[int(number)]) == ("some.npz", medoid.pixels)
 
 
 def test_files_that_were_read_one_by_one_keep_their_whole_path(files: Path) -> None:
     images = load(files, size=8, channels=1)
-    assert images.labels is not None
-    knowledge = with_medoids(base_learner().knowledge, images, images.labels, "")
-    paths = [medoid.path for entry in knowledge.registry for medoid in entry.medoids]
+    paths = [medoid.path for entry in _noted(images, images) for medoid in entry.medoids]
     assert all(Path(path).is_absolute() and Path(path).is_file() for path in paths)
 
 
@@ -116,9 +122,5 @@ def test_only_paths_are_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_class_without_images_has_no_medoids() -> None:
-    learner: Learner = base_learner()
     images = digits(["0", "1"], 0, 5)
-    assert images.labels is not None
-    knowledge = with_medoids(learner.knowledge, images, images.labels, "")
-    assert [len(entry.medoids) for entry in knowledge.registry] == [5, 5, 0]
-    assert torch.equal(knowledge.statistics.mean, learner.knowledge.statistics.mean)
+    assert [len(entry.medoids) for entry in _noted(images, images)] == [5, 5, 0]

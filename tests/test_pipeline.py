@@ -259,3 +259,16 @@ def test_a_retired_class_stays_closed_after_the_next_stage(name: str) -> None:
     others = [index for index in range(len(second.registry)) if index != 3]
     assert second.head.bias[3] < second.head.bias[others].min() - 500
     assert 3 not in second.logits(digits([*BASE, *STAGES[0], *STAGES[1]])).argmax(dim=1).tolist()
+
+
+def test_features_that_are_known_are_not_computed_again(history: History) -> None:
+    known, images = history.knowledge[0], digits(STAGES[0]).without_labels()
+    settings = quick(changes={"branch.gate": "frozen", "training.epochs": 0})
+    features = known.features(images)
+    anew, given, wrong = (
+        learn_stage(known, images, 2, settings, Workshop(), features=rows)
+        for rows in (None, features, features.flip(0))
+    )
+    assert given.record.clusters == anew.record.clusters
+    torch.testing.assert_close(given.statistics.mean, anew.statistics.mean)
+    assert wrong.record.clusters != anew.record.clusters

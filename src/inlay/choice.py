@@ -6,20 +6,23 @@ from typing import Any
 
 import torch
 
-from inlay.backbones.pretrained import NAME, is_installed
+from inlay.backbones.pretrained import EXPECTED, NAME, is_installed
 from inlay.data.pixels import Size
 
 __all__ = ["Choice", "choose_network", "choose_share", "suits_pretrained"]
 
-# Smaller images leave a single feature of the map that the pretrained network makes of them.
-_SMALLEST_PHOTOGRAPH = 48
-# Its features are good to begin with and passes through it are dear. There are more of them than images of a class, so
-# classes share their correlations, and what is made of these is held far from them.
+_SMALLEST_PHOTOGRAPH = 32
+# Its features are good to begin with: training branches on a few photographs made them no better, and took most of
+# the time. There are more features than images of a class, so classes share their correlations, and what is made of
+# these is held far from them. The linear head does not decide, and is fitted to fewer samples.
 _AS_IT_IS = {
     "base.training.epochs": 0,
-    "training.epochs": 4,
+    "training.epochs": 0,
+    "branch.gate": "frozen",
     "replay.statistics": "pooled",
     "assignment.metric_floor": 1.0,
+    "classifier.drift": False,
+    "classifier.refit_per_class": 500,
     "classifier.density_floor": 1.0,
     "classifier.density_counts": True,
 }
@@ -58,25 +61,28 @@ def suits_pretrained(size: Size, channels: int) -> bool:
     return channels == 3 and min(size) >= _SMALLEST_PHOTOGRAPH
 
 
-def choose_network(size: Size, channels: int, device: torch.device, published: bool = False) -> Choice:
+def choose_network(
+    size: Size, channels: int, device: torch.device, published: bool = False, side: int | None = None
+) -> Choice:
     """Choose a network for labelled images.
 
-    Photographs get the pretrained network if it is installed, and in the base stage it is left as it is: training all
-    of it on a few images makes its features worse for classes that are still to come. Other images get a network that
-    is trained from the beginning, a small one where there is no GPU.
+    Photographs get the pretrained network if it is installed, and it is left as it is: training all of it on a few
+    images makes its features worse for classes that are still to come. Small ones are enlarged to what it was trained
+    on. Other images get a network that is trained from the beginning, a small one where there is no GPU.
 
     Args:
         size: Height and width that the images are read at.
         channels: Their channels.
         device: Where it is computed.
         published: Choose the network of the publications.
+        side: Side of the images that somebody asks for; None leaves it open.
     """
     if published:
         return Choice(_LARGE, None, f"Network: {_LARGE} from scratch, as published; --backbone chooses another.")
-    side = min(size)
     shown = f"{size[1]}×{size[0]}"
     photographs = suits_pretrained(size, channels)
     if photographs and is_installed():
+        side = side or max(min(size), EXPECTED.size)
         reason = f"Network: {NAME}, as pretrained, with images of {side}×{side}; --backbone chooses another."
         return Choice(NAME, side, reason, _AS_IT_IS)
     has_gpu = device.type == "cuda"

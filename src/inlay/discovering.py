@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from inlay.calibration import Calibration
@@ -13,7 +12,6 @@ from inlay.discovery.forgetting import Correction, ForgettingEstimate, estimated
 from inlay.engine.randomness import derive_seed, generator
 from inlay.errors import InlayError
 from inlay.knowledge import Knowledge
-from inlay.medoids import with_medoids
 from inlay.piles import SortedPile, count_new_classes, look_again, sort_pile
 from inlay.pipeline import Workshop, learn_stage, stage_identity
 from inlay.requirements import check_unlabelled
@@ -84,11 +82,11 @@ def discover_in_pile(
     """
     if search.is_plain:
         assert search.classes is not None
-        return _remembered(learn_stage(knowledge, images, search.classes, settings, workshop), images, source)
+        return learn_stage(knowledge, images, search.classes, settings, workshop, source=source)
     index = knowledge.record.index + 1
     identity = search_identity(images, search, settings, knowledge.seed, index)
     found: dict[str, Any] = {}
-    features = knowledge.features(images) if search.sort or search.classes is None else torch.empty(0)
+    features = knowledge.features(images)
     pile = _sorted(knowledge, features, search, calibration) if search.sort else None
     if pile is not None and not pile.has_new:
         workshop.progress.note(_nothing_new(pile))
@@ -100,11 +98,10 @@ def discover_in_pile(
     if pile is not None:
         pile = look_again(knowledge, features, pile, classes)
         found |= _told(pile, images)
-        images = images.select(pile.new.cpu())
+        images, features = images.select(pile.new.cpu()), features[pile.new]
     check_unlabelled(images, classes)
-    after = learn_stage(knowledge, images, classes, settings, workshop, identity)
-    after = accepted(knowledge, after, search.max_forgetting, calibration, found, workshop)
-    return _remembered(after, images, source)
+    after = learn_stage(knowledge, images, classes, settings, workshop, identity, source, features)
+    return accepted(knowledge, after, search.max_forgetting, calibration, found, workshop)
 
 
 def forgetting_of(before: Knowledge, after: Knowledge, correction: Correction | None = None) -> ForgettingEstimate:
@@ -161,10 +158,6 @@ def _sorted(knowledge: Knowledge, features: Tensor, search: Search, calibration:
             "all images are new, or fit again with --held-out 0.1."
         )
     return sort_pile(knowledge, features, calibration, search.error)
-
-
-def _remembered(after: Knowledge, images: Images, source: str) -> Knowledge:
-    return with_medoids(after, images, torch.tensor(after.record.clusters), source)
 
 
 def _told(pile: SortedPile, images: Images) -> dict[str, Any]:

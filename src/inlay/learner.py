@@ -20,7 +20,7 @@ from inlay.errors import InlayError
 from inlay.history import History
 from inlay.knowledge import Knowledge, StageRecord
 from inlay.learning import FEWEST_HELD_OUT, LabelledLearning
-from inlay.medoids import place_of, with_medoids
+from inlay.medoids import place_of
 from inlay.methods import check_settings
 from inlay.piles import calibrated
 from inlay.reading import read_images
@@ -125,9 +125,9 @@ class Learner(LabelledLearning):
         else:
             self._history.begin()
             with self._history.locked():
-                learned = pipeline.learn_base(trained, self._backbone, self.settings, self.seed, self._workshop())
-                assert trained.labels is not None
-                record = self._accept(with_medoids(learned, trained, trained.labels, place_of(base)))
+                place, workshop = place_of(base), self._workshop()
+                learned = pipeline.learn_base(trained, self._backbone, self.settings, self.seed, workshop, place)
+                record = self._accept(learned)
         with self._history.locked():
             self._keep_exemplars(record, trained, exemplars)
             if bool(apart.any()) and self._history.calibration is None:

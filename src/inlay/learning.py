@@ -12,7 +12,7 @@ from inlay.discovering import accepted
 from inlay.errors import InlayError
 from inlay.exemplars import Exemplars, exemplar_folder, keep_exemplars, kept_exemplars
 from inlay.knowledge import Knowledge, StageRecord
-from inlay.medoids import place_of, with_medoids
+from inlay.medoids import place_of
 from inlay.pipeline import Workshop, labelled_identity, learn_labelled
 from inlay.rehearsal import Rehearsal
 from inlay.requirements import check_continues, check_known, check_labelled
@@ -79,11 +79,11 @@ class LabelledLearning(TrainedModel, ABC):
                 check_known(trained, self.classes)
                 before, workshop = self.knowledge, self._workshop()
                 kept = self._kept()
-                after = learn_labelled(before, trained, self.settings, workshop, kept)
+                after = learn_labelled(before, trained, self.settings, workshop, kept, place_of(labelled))
                 told = {} if kept is None else {"exemplars": len(kept)}
                 told |= _told(before, after, images.select(apart), workshop) if bool(apart.any()) else {}
                 after = accepted(before, after, max_forgetting, self._history.calibration, told, workshop)
-                record = self._accept(with_medoids(after, trained, trained.labels, place_of(labelled)))
+                record = self._accept(after)
             self._keep_exemplars(record, trained, exemplars)
         return record
 

@@ -1,17 +1,15 @@
 """The images that stand for the classes of a stage, and where they were; the pixels themselves are never kept."""
 
 import os
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
 from inlay.data.images import Images
-from inlay.knowledge import Knowledge
 from inlay.registry import ClassRegistry, Medoid
 
-__all__ = ["MEDOIDS", "place_of", "typical", "with_medoids"]
+__all__ = ["MEDOIDS", "note_medoids", "place_of", "typical"]
 
 MEDOIDS = 9
 """Most images that stand for a class."""
@@ -35,25 +33,27 @@ def typical(features: Tensor, count: int) -> list[int]:
     return away.argsort(stable=True)[:count].tolist()
 
 
-def with_medoids(knowledge: Knowledge, images: Images, labels: Tensor, source: str) -> Knowledge:
-    """Write down which images stand for the classes of the latest stage, by path and fingerprint.
+def note_medoids(
+    registry: ClassRegistry, stage: int, images: Images, features: Tensor, labels: Tensor, source: str
+) -> None:
+    """Write down which images stand for the classes of a stage, by path and fingerprint.
 
     Args:
-        knowledge: What is known after the stage; it is not changed.
+        registry: The classes, among them those of the stage; it is changed.
+        stage: Number of the stage.
         images: The images that the stage has learned.
+        features: Their features after the stage, [N, D].
         labels: The class of each among those of the stage, counted from 0, [N].
-        source: What `place_of` says of them. Paths are relative to it, or to its folder if it is a file; images that
-            are no files of their own keep the name they have, such as "digits.npz#17".
+        source: What `place_of` says of the images. Paths are relative to it, or to its folder if it is a file; images
+            that are no files of their own keep the name they have, such as "digits.npz#17".
     """
-    registry = ClassRegistry.from_json(knowledge.registry.to_json())
-    features, labels, prints = knowledge.features(images), labels.cpu(), images.fingerprints()
+    labels, prints = labels.to(features.device), images.fingerprints()
     folder = os.path.dirname(source) if os.path.isfile(source) else source
-    for label, entry in enumerate(registry.of_stage(knowledge.record.index)):
+    for label, entry in enumerate(registry.of_stage(stage)):
         members = (labels == label).nonzero().flatten()
-        chosen = members[typical(features[members.to(features.device)], MEDOIDS)].tolist()
+        chosen = members[typical(features[members], MEDOIDS)].tolist()
         medoids = [Medoid(_within(folder, images.names[index]), prints[index]) for index in chosen]
         registry.annotate(entry.id, medoids=medoids)
-    return replace(knowledge, registry=registry, record=replace(knowledge.record, source=source))
 
 
 def _within(folder: str, name: str) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from inlay import backbones
 from inlay.data.images import Images
@@ -33,6 +33,7 @@ from inlay.errors import InlayError, TrainingDivergedError
 from inlay.exemplars import Exemplars
 from inlay.heads import ConcatenatedHead
 from inlay.knowledge import InputForm, Knowledge, StageRecord
+from inlay.medoids import note_medoids
 from inlay.methods import (
     BaseTask,
     StageOutcome,
@@ -112,7 +113,7 @@ class Workshop:
 
 
 def learn_base(
-    images: Images, backbone: str | nn.Module, settings: Settings, seed: int, workshop: Workshop
+    images: Images, backbone: str | nn.Module, settings: Settings, seed: int, workshop: Workshop, source: str = ""
 ) -> Knowledge:
     """Learn labelled base classes.
 
@@ -124,6 +125,7 @@ def learn_base(
         settings: All settings of the run.
         seed: Seed of the run.
         workshop: Where it is computed.
+        source: Where the images were, see `inlay.medoids.place_of`.
 
     Raises:
         InlayError: If the backbone does not fit, or training is stopped or diverges.
@@ -159,8 +161,9 @@ def learn_base(
     registry = ClassRegistry()
     sizes = torch.bincount(labels, minlength=classes).tolist()
     registry.add(images.class_names, stage=0, kind="labelled", sizes=sizes)
+    note_medoids(registry, 0, images, features, labels, source)
     seconds = earlier + time.monotonic() - start
-    record = StageRecord(0, "base", images.class_names, len(images), seconds, identity=identity)
+    record = StageRecord(0, "base", images.class_names, len(images), seconds, identity=identity, source=source)
     return Knowledge(network, head, statistics, registry, form, begun.name, settings, seed, record, begun.architecture)
 
 
@@ -171,6 +174,8 @@ def learn_stage(
     settings: Settings,
     workshop: Workshop,
     identity: str | None = None,
+    source: str = "",
+    features: Tensor | None = None,
 ) -> Knowledge:
     """Discover new classes in unlabelled images and merge them into the network.
 
@@ -181,12 +186,14 @@ def learn_stage(
         settings: All settings of the stage.
         workshop: Where it is computed.
         identity: Hash of what decided the outcome, if these images were chosen from more; None makes it from them.
+        source: Where the images were, see `inlay.medoids.place_of`.
+        features: What `knowledge.features` says of the images, if it has been asked already, [N, D].
 
     Raises:
         InlayError: If training is stopped or diverges, or the merge is not exact.
     """
     identity = identity or stage_identity(images, classes, settings, knowledge.seed, knowledge.record.index + 1)
-    return _with_new_classes(knowledge, images, classes, settings, workshop, identity)
+    return _with_new_classes(knowledge, images, classes, settings, workshop, identity, source, features=features)
 
 
 def learn_labelled(
@@ -195,6 +202,7 @@ def learn_labelled(
     settings: Settings,
     workshop: Workshop,
     exemplars: Exemplars | None = None,
+    source: str = "",
 ) -> Knowledge:
     """Learn new classes from labelled images and merge them into the network.
 
@@ -204,12 +212,13 @@ def learn_labelled(
         settings: All settings of the stage.
         workshop: Where it is computed.
         exemplars: Images of old classes that were kept, which are learned again; None does without.
+        source: Where the images were, see `inlay.medoids.place_of`.
 
     Raises:
         InlayError: If training is stopped or diverges, or the merge is not exact.
     """
     identity = labelled_identity(images, settings, knowledge.seed, knowledge.record.index + 1)
-    return _with_new_classes(knowledge, images, images.class_names, settings, workshop, identity, exemplars)
+    return _with_new_classes(knowledge, images, images.class_names, settings, workshop, identity, source, exemplars)
 
 
 def _with_new_classes(
@@ -219,7 +228,9 @@ def _with_new_classes(
     settings: Settings,
     workshop: Workshop,
     identity: str,
+    source: str,
     exemplars: Exemplars | None = None,
+    features: Tensor | None = None,
 ) -> Knowledge:
     """Learn new classes, given by their names or, if they are to be found, by their number."""
     start, earlier = time.monotonic(), workshop.seconds_before()
@@ -227,6 +238,7 @@ def _with_new_classes(
     pixels = images.pixels if exemplars is None else joined_pixels(images.pixels, exemplars.images)
     feed = feed_of(pixels, workshop.device)
     task = _stage_task(knowledge, feed, len(classes) if not isinstance(classes, int) else classes, settings)
+    task = replace(task, known_features=features)
     if given:
         assert images.labels is not None
         old = [] if exemplars is None else [exemplars.classes]
@@ -245,6 +257,7 @@ def _with_new_classes(
     registry = ClassRegistry.from_json(knowledge.registry.to_json())
     sizes = torch.bincount(outcome.assignments, minlength=task.classes).tolist()
     entries = registry.add(classes, stage=index, kind="labelled" if given else "discovered", sizes=sizes)
+    note_medoids(registry, index, images, outcome.features, outcome.assignments, source)
     record = StageRecord(
         index=index,
         kind="labelled" if given else "novel",
@@ -255,6 +268,7 @@ def _with_new_classes(
         fingerprints=images.fingerprints(),
         clusters=tuple(outcome.assignments.tolist()),
         merge=_merge_facts(outcome),
+        source=source,
     )
     after = replace(
         knowledge,

@@ -13,7 +13,7 @@ from inlay.cli.progress import TerminalProgress
 from inlay.errors import InlayError, Interrupted
 
 
-def _write(folder: Path, count: int, side: int = 40, first: int = 0) -> Path:
+def _write(folder: Path, count: int, side: int = 30, first: int = 0) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     for number in range(first, first + count):
         pixels = np.random.default_rng([side, number]).integers(0, 256, (side, side, 3), dtype=np.uint8)

@@ -34,7 +34,7 @@ def _prepare(images: Tensor) -> Tensor:
 def test_features_equal_those_of_one_big_batch(
     pixels_per_batch: int, streamed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(inference, "_PIXELS_PER_BATCH", pixels_per_batch)
+    monkeypatch.setattr(inference, "_PIXELS_PER_BATCH_ON_CPU", pixels_per_batch)
     network, images = _network(), _images()
     sizes: list[int] = []
 

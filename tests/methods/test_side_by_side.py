@@ -15,7 +15,7 @@ from inlay.pipeline import Workshop, learn_base, learn_stage
 from tiny_digits import digits
 from tiny_stage import OLD_CLASSES, SEED, quick, tiny_model, tiny_task
 
-Settled = tuple[StageTask, StageModel, nn.Module, ConcatenatedHead, ClassStatistics, Tensor]
+Settled = tuple[StageTask, StageModel, nn.Module, ConcatenatedHead, ClassStatistics, Tensor, Tensor]
 WITHOUT_JOINT_HEAD = ["autonovel", "ncl", "dtc", "restune"]
 
 
@@ -28,9 +28,10 @@ def settled(name: str, statistics: str = "shared") -> Settled:
 
 @pytest.mark.parametrize("name", WITHOUT_JOINT_HEAD)
 def test_scores_are_those_of_the_old_head_and_then_those_of_the_novel_one(name: str) -> None:
-    task, model, network, head, statistics, assignments = settled(name)
+    task, model, network, head, statistics, assignments, told = settled(name)
     assert model.novel_head is not None and model.joint_head is None
     features = task.features(network)
+    assert torch.equal(told, features)
     with torch.no_grad():
         scores, novel = head(features), model.novel_head(features)
         old = task.head(features[:, : task.head.in_features])
@@ -43,7 +44,7 @@ def test_scores_are_those_of_the_old_head_and_then_those_of_the_novel_one(name: 
 
 @pytest.mark.parametrize("name", WITHOUT_JOINT_HEAD)
 def test_calibrated_scores_are_measured_on_what_each_head_knows(name: str) -> None:
-    task, _, network, head, _, _ = settled(name)
+    task, _, network, head, *_ = settled(name)
     features = task.features(network)
     with torch.no_grad():
         plain, calibrated = head(features), head.calibrated(features)
@@ -57,7 +58,7 @@ def test_calibrated_scores_are_measured_on_what_each_head_knows(name: str) -> No
 
 @pytest.mark.parametrize("statistics", ["shared", "diagonal", "full"])
 def test_the_old_head_is_measured_on_replayed_features(statistics: str) -> None:
-    task, _, _, head, _, _ = settled("autonovel", statistics)
+    task, _, _, head, *_ = settled("autonovel", statistics)
     samples, _ = task.statistics.sample(4000, torch.Generator().manual_seed(1))
     with torch.no_grad():
         largest = task.head(samples).amax(dim=1)
@@ -67,7 +68,7 @@ def test_the_old_head_is_measured_on_replayed_features(statistics: str) -> None:
 
 @pytest.mark.parametrize("statistics", ["shared", "diagonal", "full"])
 def test_old_classes_use_the_first_half_of_the_features_of_a_twin_network(statistics: str) -> None:
-    task, _, network, head, known, assignments = settled("restune", statistics)
+    task, _, network, head, known, assignments, _ = settled("restune", statistics)
     assert isinstance(network, TwinNetwork)
     size = task.head.in_features
     assert head.in_features == known.mean.shape[1] == 2 * size
@@ -89,7 +90,7 @@ def test_old_classes_use_the_first_half_of_the_features_of_a_twin_network(statis
 
 
 def test_the_statistics_of_old_classes_stay_as_they_were() -> None:
-    task, _, _, _, known, _ = settled("autonovel", "diagonal")
+    task, _, _, _, known, *_ = settled("autonovel", "diagonal")
     assert torch.equal(known.mean[:OLD_CLASSES], task.statistics.mean)
     assert torch.equal(known.std[:OLD_CLASSES], task.statistics.std)
 

@@ -53,7 +53,7 @@ def doctor(
     place = find_device(device)
     progress = TerminalProgress(errors if as_json else console)
     try:
-        findings = examine(path, watch=partial(counting, progress))
+        findings = examine(path, watch=partial(counting, progress), read_at=partial(_read_at, device=place))
     except KeyboardInterrupt as stop:
         raise Interrupted("Stopped before all images were looked at; repeat the command to start again.") from stop
     if as_json:
@@ -225,6 +225,11 @@ def _cost(each: SetFindings, size: Size | None, device: torch.device) -> tuple[s
     steps = training.epochs * math.ceil(each.images / training.batch)
     told = f"{images} × {training.epochs} epochs = {each.images * training.epochs:,}, in {steps:,} steps"
     return f"cost of {verb}", f"{told} on {device.type}"
+
+
+def _read_at(size: Size, device: torch.device) -> Size:
+    side = choose_network(size, CHANNELS, device).side
+    return size if side is None else (side, side)
 
 
 def _place(each: SetFindings, device: torch.device) -> str:

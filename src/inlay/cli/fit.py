@@ -51,7 +51,8 @@ def fit(
         held_out = choose_share(measured.images) if held_out is None else held_out
     if backbone is None:
         target = measured.size if size is None else (size, size)
-        choice = choose_network(target, measured.channels, find_device(device), published=preset != "inlay")
+        published = preset != "inlay"
+        choice = choose_network(target, measured.channels, find_device(device), published=published, side=size)
         backbone, size, reason = choice.backbone, size or choice.side, choice.reason
         settings = {**choice.changes, **settings}
     learner = Learner(

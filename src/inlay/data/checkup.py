@@ -37,7 +37,7 @@ def _unwatched(name: str) -> AbstractContextManager[Progress]:
     return nullcontext(lambda done, total: None)
 
 
-def examine(source: str, watch: Watch = _unwatched) -> Findings:
+def examine(source: str, watch: Watch = _unwatched, read_at: Callable[[Size], Size] = lambda size: size) -> Findings:
     """Look at all images of a source: at their headers first, then at their pixels, a few in memory at a time.
 
     A folder that cannot be read as one set is taken apart into the sets below it. Facts about pixels are kept in the
@@ -47,6 +47,7 @@ def examine(source: str, watch: Watch = _unwatched) -> Findings:
         source: A path that `inlay.data.load` reads, a folder of such folders, or a pattern of tar shards.
         watch: Makes a context for a piece of work from its name; what the context gives is called now and then with
             the number of files done and the number of all files.
+        read_at: Height and width that a run reads the images at, from those that suit them.
 
     Raises:
         InlayError: The source is missing or nothing that is understood.
@@ -56,7 +57,8 @@ def examine(source: str, watch: Watch = _unwatched) -> Findings:
     with watch("reading headers") as report:
         headers = _read_headers(sets, report)
     sizes = np.concatenate([headers.sizes, *_array_sizes(sets)])
-    size = chosen_size(headers.deciding(sets)) if len(headers.sizes) else None
+    suiting = chosen_size(headers.deciding(sets)) if len(headers.sizes) else None
+    size = None if suiting is None else read_at(suiting)
     with watch("reading images") as report:
         _read_pixels(sets, size or _ANY_SIZE, report)
     bad = [each.files[place] for each in sets for place in np.flatnonzero(~each.good).tolist()]
@@ -66,7 +68,7 @@ def examine(source: str, watch: Watch = _unwatched) -> Findings:
         sets=tuple(each.findings(size or _ANY_SIZE) for each in sets),
         problems=tuple(problems),
         images=sum(len(each.prints) for each in sets),
-        sizes=_size_findings(sizes, size) if len(sizes) else None,
+        sizes=_size_findings(sizes, suiting) if len(sizes) else None,
         size=size,
         formats=dict(headers.formats.most_common()),
         modes=dict(headers.modes.most_common()),

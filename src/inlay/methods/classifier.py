@@ -26,7 +26,7 @@ _BORROWED_IMAGES = 5
 @torch.no_grad()
 def settle_classifier(
     task: StageTask, model: StageModel, network: nn.Module
-) -> tuple[nn.Linear, ClassStatistics, Tensor]:
+) -> tuple[nn.Linear, ClassStatistics, Tensor, Tensor]:
     """Assign the images to the new classes, unless these were given, describe all classes and settle the joint head.
 
     Args:
@@ -35,9 +35,11 @@ def settle_classifier(
         network: The merged network.
 
     Returns:
-        The joint head over O + K classes, their statistics, and the new class of each image of new classes, [N].
+        The joint head over O + K classes, their statistics, and of each image of new classes its new class, [N], and
+        its features, [N, D].
     """
-    features = task.features(network)
+    # Nothing has moved where nothing was trained.
+    features = task.frozen_features if task.settings.branch.gate == "frozen" else task.features(network)
     old = _moved(task, features) if task.settings.classifier.drift else task.statistics
     if task.labels is None:
         assignments = _assigned(task, model.novel_logits(features, task.old_classes))
@@ -53,13 +55,13 @@ def settle_classifier(
     if task.settings.classifier.refit:
         samples, labels = _samples_of_new(task, new, features, assignments)
         _refit(task, head, old, samples, labels)
-    return head, old.joined(new), assignments
+    return head, old.joined(new), assignments, features
 
 
 @torch.no_grad()
 def settle_heads_side_by_side(
     task: StageTask, model: StageModel, network: nn.Module
-) -> tuple[ConcatenatedHead, ClassStatistics, Tensor]:
+) -> tuple[ConcatenatedHead, ClassStatistics, Tensor, Tensor]:
     """Assign the images to the new classes, describe all classes, and set the old head and the novel one side by side.
 
     The two were never compared. What each says of what it knows is measured, so that their scores can be brought to
@@ -71,7 +73,7 @@ def settle_heads_side_by_side(
         network: The trained network.
 
     Returns:
-        The head over O + K classes, their statistics, and the new class of each image, [N].
+        The head over O + K classes, their statistics, and of each image its new class, [N], and its features, [N, D].
     """
     assert model.novel_head is not None
     features = task.features(network)
@@ -83,7 +85,7 @@ def settle_heads_side_by_side(
     new = class_statistics(features, assignments, task.classes, task.settings.replay.statistics, allow_empty=True)
     replayed, _ = old.sample(_SAMPLES_FOR_SCALE, generator(task.seed, "head scale", device=task.device))
     scales = measure_scale(old_head(replayed.to(features.dtype))), measure_scale(novel(features))
-    return ConcatenatedHead(old_head, novel, *scales), old.joined(new), assignments
+    return ConcatenatedHead(old_head, novel, *scales), old.joined(new), assignments, features
 
 
 def _padded(statistics: ClassStatistics) -> ClassStatistics:

@@ -33,6 +33,7 @@ class StageTask:
         seed: Seed of this stage.
         labels: Class of each image among all O + K, int64 [N], on the same device; None if the classes are to be found.
             Images of old classes, if some were kept, come after those of new ones.
+        known_features: Features of all images by the frozen network, if somebody has computed them already, [N, D].
     """
 
     network: nn.Module
@@ -44,6 +45,7 @@ class StageTask:
     settings: Settings
     seed: int
     labels: Tensor | None = None
+    known_features: Tensor | None = None
 
     @property
     def device(self) -> torch.device:
@@ -58,7 +60,7 @@ class StageTask:
     @cached_property
     def frozen_features(self) -> Tensor:
         """Features of all images by the frozen network, without augmentation, [N, D]."""
-        return self.features(self.network)
+        return self.features(self.network) if self.known_features is None else self.known_features
 
     def prepare(self, images: Tensor) -> Tensor:
         """Turn uint8 images into the input of the network, without augmentation."""
@@ -82,6 +84,7 @@ class StageOutcome:
         head: Head over O + K classes: the joint head, or old and novel head side by side.
         statistics: Statistics of all O + K classes.
         assignments: New class of each image of new classes, given or found, 0..K-1, [N].
+        features: Features of these images by the network, without augmentation, [N, D].
         merge: How exactly the branches were merged; None if there was nothing to merge.
         novel_head: The trained head over the new classes alone; None if the joint head played its part.
     """
@@ -90,5 +93,6 @@ class StageOutcome:
     head: nn.Linear | ConcatenatedHead
     statistics: ClassStatistics
     assignments: Tensor
+    features: Tensor
     merge: MergeReport | None
     novel_head: NovelHead | None = None
