@@ -26,7 +26,12 @@ BASE = "base"
 RESULTS = Path(__file__).parent / "results" / "own-images"
 
 _OPTIONS = ("part", "data_set", "split_seed", "changes", "backbone")
-_NEW_CLASSES: dict[DataSet, tuple[int, ...]] = {"demo": (3, 5), "cifar10": (5,), "cifar100": (10, 20)}
+_NEW_CLASSES: dict[DataSet, tuple[int, ...]] = {
+    "demo": (3, 5),
+    "cifar10": (5,),
+    "cifar100": (10, 20),
+    "photographs": (5, 10),
+}
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from benchmarks import photographs
+
 from inlay.bench.datasets import benchmark
 from inlay.bench.plan import Run
 from inlay.bench.recipe import settings_of
@@ -17,14 +19,17 @@ from inlay.knowledge import Knowledge
 from inlay.learner import Learner
 from inlay.pipeline import Workshop, base_identity
 from inlay.run_folder import RunFolder
-from inlay.settings import Settings
+from inlay.settings import Settings, preset
 
 __all__ = ["DATA_SETS", "Case", "DataSet", "prepared"]
 
-DataSet = Literal["demo", "cifar10", "cifar100"]
-DATA_SETS: tuple[DataSet, ...] = ("demo", "cifar10", "cifar100")
+DataSet = Literal["demo", "cifar10", "cifar100", "photographs"]
+DATA_SETS: tuple[DataSet, ...] = ("demo", "cifar10", "cifar100", "photographs")
 
 _DEMO_BASE, _DEMO_NEW = 5, 5
+# The pretrained network has not seen these images, as it has those of Tiny-ImageNet for training.
+_SOURCE_OF_PHOTOGRAPHS = "cifar100"
+_PHOTOGRAPHS = photographs.Case(known=40, labelled=50, new=10, unlabelled=100)
 _HELD_OUT = 0.1
 
 
@@ -74,30 +79,40 @@ def prepared(
     Args:
         data_set: Name of the data set.
         root: Folder that holds the data sets; the demonstration needs none.
-        seed: Seed of the run, and of the split of the demonstration.
+        seed: Seed of the run, and of the split of the demonstration and of photographs.
         device: "auto", "cpu" or "cuda".
         work: Folder of base stages, shared by all parts of the benchmark.
-        split_seed: Seed of the split; None is label order, or for the demonstration the seed of the run.
+        split_seed: Seed of the split; None is label order, or for the demonstration and photographs the seed of the
+            run.
         changes: Changes of settings by dotted path.
         backbone: Name of the network; None takes that of the recipe.
 
     Raises:
         InlayError: If the images are not there, or training is stopped or diverges.
     """
-    stages, usual, settings = _recipe(data_set, root, seed, split_seed)
+    stages, usual, settings = _recipe(data_set, root, seed, split_seed, device)
     backbone = backbone or usual
     settings = settings.changed(changes or {})
     name = f"{data_set}-seed{seed}-{base_identity(stages.base, backbone, settings, seed)}"
-    learner = Learner(backbone, settings=settings, seed=seed, device=device, run=work / name)
+    # Said, as a pretrained network would read images at a size of its own, and piles are not read.
+    size = stages.base.size[0]
+    learner = Learner(backbone, settings=settings, seed=seed, size=size, device=device, run=work / name)
     learner.fit(stages.base, held_out=_HELD_OUT, self_test=True)
     calibration = Calibration.from_json(RunFolder.open(work / name).read_extra("calibration") or {})
     return Case(stages, learner.knowledge, calibration, settings, Workshop(find_device(device)), seed)
 
 
-def _recipe(data_set: DataSet, root: Path | None, seed: int, split_seed: int | None) -> tuple[Stages, str, Settings]:
+def _recipe(
+    data_set: DataSet, root: Path | None, seed: int, split_seed: int | None, device: str
+) -> tuple[Stages, str, Settings]:
+    split = seed if split_seed is None else split_seed
+    if data_set == "photographs":
+        data = benchmark(_SOURCE_OF_PHOTOGRAPHS)
+        choice, (train, test) = photographs.chosen_network(data.side, device), data.images(root or Path())
+        stages = photographs.drawn(train, test, _PHOTOGRAPHS, split, choice.side)
+        return stages, choice.backbone, preset("inlay").changed(choice.changes)
     if data_set == "demo":
         train, test = demo_digits()
-        split = seed if split_seed is None else split_seed
         stages = Stages(train, test, base=_DEMO_BASE, novel=[_DEMO_NEW], split_seed=split)
         return stages, BACKBONE, demo_settings()
     run = Run("inlay", data_set, seed, base="ours")

@@ -22,6 +22,7 @@ _DATA_SETS = {
     "cifar10": "CIFAR-10",
     "cifar100": "CIFAR-100",
     "tinyimagenet": "Tiny-ImageNet",
+    "photographs": "photographs",
 }
 _POINTS = 0.03
 _SHARE = 0.2
@@ -180,7 +181,8 @@ def _photograph_tables(records: list[Record]) -> list[str]:
             rows.append([*map(str, case), record["name"], base, *accuracies, *times, size])
     return [
         "Photographs of 64×64 pixels from Tiny-ImageNet, and the network that `inlay fit` chooses for them on its own: "
-        "`efficientnet-lite0-imagenet`, as it is. There are few labelled images, part of which is kept out of training "
+        "`efficientnet-lite0-imagenet`, as it is, with images enlarged to 160×160 (default), to 224×224 or not at all; in "
+        "the rows called trained, branches were trained beside it. There are few labelled images, part of which is kept out of training "
         "as `inlay fit` does; then come unlabelled images of new classes alone, and their number is given. Classes and "
         "images are drawn by the seed.",
         "The weights were learned from ImageNet, which has all of these classes with labels, the new ones too, and "

