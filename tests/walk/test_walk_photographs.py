@@ -131,8 +131,9 @@ def test_the_exported_network_answers_like_predict(walk: Walk, photographs: Phot
     session = onnxruntime.InferenceSession(walk.folder / "shop.onnx", providers=["CPUExecutionProvider"])
     with (walk.folder / "out.csv").open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))[::7]
-    images = load([photographs.folder / row["source"] for row in rows], size=64).images.numpy()
-    answers = session.run(None, {session.get_inputs()[0].name: images})[0]
+    (taken,) = session.get_inputs()
+    images = load([photographs.folder / row["source"] for row in rows], size=taken.shape[-1]).images.numpy()
+    answers = session.run(None, {taken.name: images})[0]
     assert np.argmax(answers, axis=1).tolist() == [int(row["id"]) for row in rows]
 
 
