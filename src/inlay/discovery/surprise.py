@@ -1,7 +1,7 @@
 """How surprising features are under the Gaussians of known classes.
 
-Correlations count where each class has its own. Pooled ones are for many features and few images, and there they would
-have to be shrunk nearly to nothing before they helped.
+Pooled correlations are for many features and few images. There all classes have one covariance, to which the whole mean
+variance is added in every direction, and what is common to all of them is measured by the same one.
 """
 
 import torch
@@ -13,6 +13,7 @@ from inlay.discovery.whitening import mean_within_class_covariance
 __all__ = ["class_surprise", "common_surprise"]
 
 _RIDGE = 1e-2
+_POOLED_RIDGE = 1.0
 _SMALLEST = 1e-12
 
 
@@ -24,6 +25,8 @@ def class_surprise(points: Tensor, statistics: ClassStatistics, shrinkage: float
         statistics: Statistics of the classes.
         shrinkage: Share of the mean covariance in that of each class, 0 to 1.
     """
+    if statistics.kind == "pooled":
+        return _pooled_surprise(points, statistics.mean[_present(statistics)].double(), statistics)
     if statistics.kind != "full":
         return _variance_surprise(points, statistics, shrinkage)
     shared, few = mean_within_class_covariance(statistics), _few_images(statistics)
@@ -43,7 +46,10 @@ def common_surprise(points: Tensor, statistics: ClassStatistics) -> Tensor:
         statistics: Statistics of the classes, each of which has the same weight.
     """
     means = statistics.mean[_present(statistics)].double()
-    centre, shared = means.mean(dim=0), mean_within_class_covariance(_usable(statistics))
+    centre = means.mean(dim=0)
+    if statistics.kind == "pooled":
+        return _pooled_surprise(points, centre[None], statistics)
+    shared = mean_within_class_covariance(statistics)
     covariance = shared + (means - centre).T @ (means - centre) / len(means)
     if _few_images(statistics):
         return _round_surprise(points, centre, covariance)
@@ -63,8 +69,15 @@ def _variance_surprise(points: Tensor, statistics: ClassStatistics, shrinkage: f
     return least
 
 
-def _usable(statistics: ClassStatistics) -> ClassStatistics:
-    return statistics if statistics.kind == "full" else statistics.variances()
+def _pooled_surprise(points: Tensor, means: Tensor, statistics: ClassStatistics) -> Tensor:
+    """Return the squared distance to the nearest of some means, [M, D], in the metric of one covariance."""
+    covariance = mean_within_class_covariance(statistics)
+    floor = (_POOLED_RIDGE * covariance.diagonal().mean()).clamp_min(_SMALLEST)
+    # A covariance rebuilt from half-precision correlations may have eigenvalues a little below 0; the floor is larger.
+    root = torch.linalg.cholesky(covariance + floor * torch.eye(len(covariance)).to(covariance))
+    moved, centres = (torch.linalg.solve_triangular(root, part.T, upper=False).T for part in (points, means))
+    distances: Tensor = torch.cdist(moved, centres, compute_mode="donot_use_mm_for_euclid_dist").square()
+    return distances.amin(dim=1)
 
 
 def _few_images(statistics: ClassStatistics) -> bool:

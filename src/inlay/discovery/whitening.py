@@ -17,6 +17,11 @@ def mean_within_class_covariance(statistics: ClassStatistics) -> Tensor:
     present = torch.nonzero(statistics.counts > 0).flatten().tolist()
     if not present:
         raise ValueError("there is no class with samples")
+    if statistics.kind == "pooled":
+        # The same in one product: classes differ in their standard deviations alone.
+        assert statistics.correlation is not None
+        std = statistics.std[present].double()
+        return std.T @ std / len(present) * statistics.correlation.double()
     total = statistics.covariance(present[0])
     for index in present[1:]:
         total = total + statistics.covariance(index)
