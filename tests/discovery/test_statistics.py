@@ -264,13 +264,6 @@ def test_mapping_pooled_correlations_maps_variances_exactly(size: int) -> None:
         torch.testing.assert_close(same.tensors()[name], tensor)
 
 
-def test_variances_alone_have_no_correlations() -> None:
-    statistics = class_statistics(*_data(), 3, "pooled")
-    alone, measured = statistics.variances(), class_statistics(*_data(), 3, "diagonal")
-    assert alone.kind == "diagonal"
-    assert all(torch.equal(tensor, measured.tensors()[name]) for name, tensor in alone.tensors().items())
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_has_a_row_for_each_class(kind: StatisticsKind) -> None:
     statistics = class_statistics(*_data(dimension=5), 3, kind)

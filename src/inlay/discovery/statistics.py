@@ -64,10 +64,6 @@ class ClassStatistics:
             return torch.diag(std.square())
         return std[:, None] * self._correlation_of(index).double() * std
 
-    def variances(self) -> "ClassStatistics":
-        """Return the same statistics without correlations."""
-        return ClassStatistics(self.mean, self.counts, self.std)
-
     def sample(self, per_class: int, generator: torch.Generator, scale: float = 1.0) -> tuple[Tensor, Tensor]:
         """Draw features from a Gaussian per class, class after class, leaving empty classes out.
 

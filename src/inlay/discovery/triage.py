@@ -101,8 +101,10 @@ def novelty_scores(
     - "mahalanobis": (x - μ_k)ᵀ Σ_k⁻¹ (x - μ_k) + log |Σ_k| for the class k in which it is least: -2 log of the density
       of the nearest class but for a constant. Σ_k is (1 - s) of the class's covariance and s of the mean covariance,
       for the shrinkage s, plus a hundredth of the mean variance on the diagonal. With fewer images than features a
-      covariance says nothing of most directions; then a sphere of the mean variance takes its place.
-    - "relative": the same minus that of one Gaussian for all known classes together, each of them with equal weight.
+      covariance says nothing of most directions; then a sphere of the mean variance takes its place. Where classes
+      share their correlations, Σ is the mean covariance plus the whole mean variance on the diagonal, for all classes.
+    - "relative": the same minus that of one Gaussian for all known classes together, each of them with equal weight;
+      with shared correlations minus that about the centre of all classes under the same Σ.
     - "energy": -log Σ_c exp(logit_c).
     - "softmax": -max_c log p_c, which orders images as 1 - max_c p_c does and does not saturate.
     - "knn-to-samples": distance to the n-th nearest of the reference.
