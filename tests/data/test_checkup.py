@@ -314,6 +314,14 @@ def test_repeated_files_are_named(labelled: Path) -> None:
     assert found.usable
 
 
+def test_memory_is_that_of_the_size_a_run_reads_at(labelled: Path) -> None:
+    plain, enlarged = examine(str(labelled)), examine(str(labelled), read_at=lambda size: (2 * size[0], 3 * size[1]))
+    assert plain.size is not None and enlarged.size == (2 * plain.size[0], 3 * plain.size[1])
+    assert enlarged.sets[0].decoded_bytes == 6 * plain.sets[0].decoded_bytes
+    # Images are not small for having been enlarged.
+    assert enlarged.sizes == plain.sizes
+
+
 @pytest.mark.parametrize(("share", "streamed"), [(0.51, True), (0.49, False)])
 def test_streamed_if_decoded_images_take_more_than_half_of_the_memory(
     labelled: Path, monkeypatch: pytest.MonkeyPatch, share: float, streamed: bool
