@@ -168,7 +168,9 @@ def test_too_few_images_are_all_learned(tmp_path: Path) -> None:
 
 def test_images_of_taught_classes_look_known_in_a_pile(taught: Path) -> None:
     knowledge = _opened(taught, stage=1).knowledge
-    calibration = calibrated(base_learner().knowledge, digits(BASE, 40, 60), 0.05)
+    held_out, known = digits(BASE, 40, 60), base_learner().knowledge
+    assert held_out.labels is not None
+    calibration = calibrated(known, known.features(held_out), held_out.labels, 0.05)
     pile = sort_pile(knowledge, knowledge.features(_joined(fresh(FIRST), fresh(SECOND))), calibration, 0.05)
     known, new = pile.scores.view(2, 40).median(dim=1).values.tolist()
     assert known < new and pile.known[:40].double().mean() > 0.8

@@ -20,11 +20,16 @@ KNOWN, NEW = ["0", "1", "2", "4"], ["3", "6"]
 ERROR = 0.1
 
 
+def _calibrated(known: Knowledge, held_out: ImageSet, error: float) -> Calibration:
+    assert held_out.labels is not None
+    return calibrated(known, known.features(held_out), held_out.labels, error)
+
+
 @functools.cache
 def _known() -> tuple[Knowledge, Calibration]:
     settings = quick(changes={"base.training.epochs": 12, "base.training.learning_rate": 0.05})
     known = learn_base(digits(KNOWN, 0, 100), "resnet8", settings, 3, Workshop())
-    return known, calibrated(known, digits(KNOWN, 100, 140), ERROR)
+    return known, _calibrated(known, digits(KNOWN, 100, 140), ERROR)
 
 
 def test_calibration_measures_held_out_images() -> None:
@@ -96,7 +101,7 @@ def test_the_interval_is_as_wide_as_calibration_says() -> None:
 def test_too_small_an_error_is_refused() -> None:
     known, _ = _known()
     with pytest.raises(InlayError, match="cannot be promised from 8 known images"):
-        calibrated(known, digits(KNOWN, 100, 102), 0.01)
+        _calibrated(known, digits(KNOWN, 100, 102), 0.01)
 
 
 def test_heads_side_by_side_cannot_sort() -> None:

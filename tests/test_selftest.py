@@ -1,5 +1,6 @@
 import torch
 
+from inlay.described import Described
 from inlay.pipeline import Workshop
 from inlay.selftest import classes_to_hide, held_out_images, hide_and_find
 from tiny_digits import digits
@@ -31,7 +32,7 @@ def test_hidden_classes_are_found_again() -> None:
     assert images.labels is not None
     settings = quick(changes={"base.training.epochs": 12, "base.training.learning_rate": 0.05, "training.epochs": 4})
     held_out = held_out_images(images.labels, 0.3, 0)
-    trial = hide_and_find(images, held_out, ["0", "6"], "resnet8", settings, 0, Workshop(), 0.1)
+    trial = hide_and_find(Described(images), held_out, ["0", "6"], "resnet8", settings, 0, Workshop(), 0.1)
     assert trial.hidden == ("0", "6")
     assert trial.estimate >= 1
     assert trial.auroc > 0.8
@@ -39,5 +40,5 @@ def test_hidden_classes_are_found_again() -> None:
     assert trial.new_found > 0.5
     assert trial.known_error < 0.4
     assert abs(trial.estimated_drop - trial.true_drop) < 0.3
-    repeated = hide_and_find(images, held_out, ["0", "6"], "resnet8", settings, 0, Workshop(), 0.1)
+    repeated = hide_and_find(Described(images), held_out, ["0", "6"], "resnet8", settings, 0, Workshop(), 0.1)
     assert repeated == trial

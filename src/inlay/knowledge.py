@@ -3,7 +3,7 @@
 import copy
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -29,6 +29,8 @@ __all__ = ["InputForm", "Knowledge", "StageRecord"]
 _MOST_VALUES = 2**27
 # Features that are scored at a time; densities need as many numbers for each as there are directions of all classes.
 _CHUNK = 4096
+_MOST_REFERENCES = 1000
+_REFERENCE = "reference.features"
 
 
 @dataclass(frozen=True)
@@ -127,6 +129,8 @@ class Knowledge:
         record: The latest stage.
         architecture: What builds the backbone again besides its name; None if the name is enough.
         densities: Gaussians of the classes, which predict in place of the head; None if the head does.
+        reference: Features of images of base classes that were kept out of training, [n, D], rounded to half precision;
+            None if there are none for the network as it is now.
     """
 
     network: nn.Module
@@ -140,6 +144,7 @@ class Knowledge:
     record: StageRecord
     architecture: Mapping[str, Any] | None = None
     densities: DensityHead | None = None
+    reference: Tensor | None = None
 
     @property
     def classifier(self) -> nn.Module:
@@ -155,6 +160,12 @@ class Knowledge:
     def scores(self, features: Tensor) -> Tensor:
         """Return the scores of all classes, [N, C], for features [N, D], on their device."""
         return torch.cat([self.classifier(chunk) for chunk in torch.split(features, _CHUNK)])
+
+    def referring_to(self, features: Tensor) -> "Knowledge":
+        """Return the same with some of the features of images that were kept out of training, [n, D], as reference."""
+        order = torch.randperm(len(features), generator=torch.Generator().manual_seed(self.seed))[:_MOST_REFERENCES]
+        rounded = features[order.sort().values.to(features.device)].half()
+        return replace(self, reference=rounded.to(features) if bool(rounded.isfinite().all()) else None)
 
     @property
     def device(self) -> torch.device:
@@ -180,6 +191,8 @@ class Knowledge:
         tensors |= {f"statistics.{name}": tensor for name, tensor in self.statistics.tensors().items()}
         if self.densities is not None:
             tensors |= {f"densities.{name}": tensor for name, tensor in self.densities.state_dict().items()}
+        if self.reference is not None:
+            tensors[_REFERENCE] = self.reference.half()
         facts = {
             "backbone": self.backbone,
             "architecture": self.architecture,
@@ -231,6 +244,7 @@ class Knowledge:
         assert isinstance(head, nn.Linear | ConcatenatedHead)
         statistics = ClassStatistics.from_tensors(_under(tensors, "statistics."))
         densities = _under(tensors, "densities.")
+        reference = tensors.get(_REFERENCE)
         return cls(
             network=network,
             head=head.requires_grad_(False).to(device),
@@ -243,7 +257,15 @@ class Knowledge:
             record=StageRecord.from_json(facts["stage"]),
             architecture=facts.get("architecture"),
             densities=DensityHead.from_tensors(densities).to(device) if densities else None,
+            reference=None if reference is None else _reference(reference, statistics).to(device),
         )
+
+
+def _reference(features: Tensor, statistics: ClassStatistics) -> Tensor:
+    size = statistics.mean.shape[1]
+    if features.ndim != 2 or features.shape[1] != size or len(features) == 0 or not bool(features.isfinite().all()):
+        raise ValueError(f"features of images that were kept out must be finite and [n, {size}]")
+    return features.float()
 
 
 def _with_tuples(data: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,12 +5,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
-import torch
-from torch import nn
+from torch import Tensor, nn
 
 from inlay import backbones, branches, pipeline
 from inlay.calibration import Calibration
 from inlay.data.images import Images
+from inlay.described import Described, described
 from inlay.discovering import Search, discover_in_pile, search_identity
 from inlay.engine.device import find_device
 from inlay.engine.progress import Progress, QuietProgress
@@ -119,6 +119,7 @@ class Learner(LabelledLearning):
         images = self._base_images(base, skip_bad, stream)
         apart = self._held_out(images, held_out, _WITHOUT_HELD_OUT)
         trained = images.select(~apart) if bool(apart.any()) else images
+        labelled: Described | None = None
         if self._history.has_base(pipeline.base_identity(trained, self._backbone, self.settings, self.seed)):
             self.progress.note("The base stage is finished already; nothing was done.")
             record = self._history.take_over(0)
@@ -126,12 +127,19 @@ class Learner(LabelledLearning):
             self._history.begin()
             with self._history.locked():
                 place, workshop = place_of(base), self._workshop()
-                learned = pipeline.learn_base(trained, self._backbone, self.settings, self.seed, workshop, place)
+                labelled = self._described(images)
+                features = labelled.select(~apart).features
+                learned = pipeline.learn_base(
+                    trained, self._backbone, self.settings, self.seed, workshop, place, features
+                )
+                if bool(apart.any()):
+                    learned = learned.referring_to(labelled.select(apart).by(learned))
                 record = self._accept(learned)
         with self._history.locked():
             self._keep_exemplars(record, trained, exemplars)
             if bool(apart.any()) and self._history.calibration is None:
-                self._history.keep_calibration(self._calibrated(images, apart, self_test))
+                labelled = labelled or self._described(images)
+                self._history.keep_calibration(self._calibrated(labelled, apart, self_test))
         return record
 
     def discover(
@@ -339,8 +347,12 @@ class Learner(LabelledLearning):
     def _workshop(self) -> pipeline.Workshop:
         return pipeline.Workshop(self.device, self.progress, self._history.checkpoint(), self._checkpoint_seconds)
 
-    def _calibrated(self, images: Images, apart: torch.Tensor, self_test: bool) -> Calibration:
-        calibration = calibrated(self.knowledge, images.select(apart).of_classes(images.class_names), _ERROR)
+    def _described(self, images: Images) -> Described:
+        return described(images, self._backbone, self.settings, self._workshop())
+
+    def _calibrated(self, labelled: Described, apart: Tensor, self_test: bool) -> Calibration:
+        images, held_out = labelled.images, labelled.select(apart)
+        calibration = calibrated(self.knowledge, held_out.by(self.knowledge), held_out.labels, _ERROR)
         share = f"{100 * calibration.accuracy:.1f} %"
         self.progress.note(f"Accuracy on the {int(apart.sum()):,} images that were kept out of training: {share}.")
         hidden = classes_to_hide(images.class_names, self.seed) if self_test else ()
@@ -355,7 +367,7 @@ class Learner(LabelledLearning):
         if not hidden:
             return calibration
         seed, workshop = derive_seed(self.seed, "self-test"), self._workshop()
-        trial = hide_and_find(images, apart, hidden, self._backbone, self.settings, seed, workshop, _ERROR)
+        trial = hide_and_find(labelled, apart, hidden, self._backbone, self.settings, seed, workshop, _ERROR)
         self.progress.note(
             f"Self-test: {trial.estimate} classes were counted where {len(hidden)} had been hidden; "
             f"{100 * trial.new_found:.0f} % of their images were found, and {100 * trial.known_error:.0f} % of known "

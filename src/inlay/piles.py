@@ -6,11 +6,11 @@ import torch
 from torch import Tensor, nn
 
 from inlay.calibration import Calibration
-from inlay.data.images import Images
 from inlay.discovery.class_count import estimate_class_count
 from inlay.discovery.class_count_interval import ClassCount
 from inlay.discovery.class_spread import count_by_spread
 from inlay.discovery.foreign import foreign_limit
+from inlay.discovery.groups import newness
 from inlay.discovery.second_look import second_look
 from inlay.discovery.triage import (
     ShareEstimate,
@@ -34,6 +34,10 @@ _SCORES_KEPT = 5000
 _MOST_COMPARED = 20_000
 _COMPANY = 10
 _LONELY_ERROR = 0.02
+# New groups are looked for among images that look newer than this share of known ones.
+_USUAL = 0.6
+# What an image looks like by itself decides between those whose company says the same.
+_TIE = 0.01
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,6 +51,7 @@ class SortedPile:
         neither: Images that are not known, and have no company or are too far from all known ones, bool [N].
         share: Estimated share of new images.
         error: Share of known images that are promised not to be taken for new or neither.
+        in_company: Whether the images were compared with each other, and not only with what is known.
     """
 
     scores: Tensor
@@ -55,6 +60,7 @@ class SortedPile:
     neither: Tensor
     share: ShareEstimate
     error: float
+    in_company: bool = False
 
     @property
     def has_new(self) -> bool:
@@ -62,19 +68,18 @@ class SortedPile:
         return self.share.low > 0 and int(self.new.sum()) > 1
 
 
-def calibrated(knowledge: Knowledge, held_out: Images, error: float) -> Calibration:
+def calibrated(knowledge: Knowledge, features: Tensor, labels: Tensor, error: float) -> Calibration:
     """Measure a network on images of its classes that were kept out of training.
 
     Args:
         knowledge: What is known after the base stage.
-        held_out: Labelled images of the same classes.
+        features: Features of the images by its network, [n, D].
+        labels: Their classes, [n].
         error: Share of known images that may be taken for new.
 
     Raises:
         InlayError: If there are too few images for so small an error.
     """
-    assert held_out.labels is not None
-    features = knowledge.features(held_out)
     predicted = _head(knowledge)(features).argmax(dim=1).cpu()
     scores = novelty_of(knowledge, features)
     if len(scores) > _SCORES_KEPT:
@@ -83,7 +88,7 @@ def calibrated(knowledge: Knowledge, held_out: Images, error: float) -> Calibrat
     # Refuses too few images.
     calibrate_threshold(scores, error)
     return Calibration(
-        accuracy=float((predicted == held_out.labels).double().mean()),
+        accuracy=float((predicted == labels.cpu()).double().mean()),
         known_scores=tuple(scores.tolist()),
         stretch=replay_stretch(scores, _replayed(knowledge), error),
     )
@@ -95,6 +100,9 @@ def sort_pile(knowledge: Knowledge, features: Tensor, calibration: Calibration, 
     After the base stage the promise rests on images that were kept out of it. After a discovery stage there are none
     for the network as it is now; then features drawn from the statistics stand for them, stretched as they had to be
     after the base stage.
+
+    Where features of images that were kept out are at hand and something is new, images are then compared with each
+    other, which finds more of what is new.
 
     Args:
         knowledge: What is known.
@@ -115,7 +123,10 @@ def sort_pile(knowledge: Knowledge, features: Tensor, calibration: Calibration, 
     lonely, limit = _company(features, scores <= threshold)
     known, new, neither = Triage(threshold, error, limit).split(scores, lonely)
     foreign = scores > foreign_limit(scores, threshold)
-    return SortedPile(scores, known, new & ~foreign, neither | foreign, share, error)
+    pile = SortedPile(scores, known, new & ~foreign, neither | foreign, share, error)
+    if knowledge.reference is None or not pile.has_new:
+        return pile
+    return _compared(knowledge, features, knowledge.reference, known_scores, pile)
 
 
 def look_again(knowledge: Knowledge, features: Tensor, pile: SortedPile, classes: int) -> SortedPile:
@@ -128,8 +139,11 @@ def look_again(knowledge: Knowledge, features: Tensor, pile: SortedPile, classes
         classes: Number of new classes.
 
     Returns:
-        The pile; as it was, where too few images would be new to make so many classes.
+        The pile; as it was, where its images were compared with each other already, or too few would be new to make so
+        many classes.
     """
+    if pile.in_company:
+        return pile
     randomness = generator(_seed(knowledge), "second look", device=features.device)
     seen = ~pile.neither
     new = torch.zeros_like(pile.new)
@@ -161,6 +175,25 @@ def novelty_of(knowledge: Knowledge, features: Tensor) -> Tensor:
     """
     head = _head(knowledge)
     return novelty_scores(features, knowledge.statistics, head.weight, head.bias, reference=_drawn(knowledge))
+
+
+def _compared(
+    knowledge: Knowledge, features: Tensor, reference: Tensor, known_scores: Tensor, pile: SortedPile
+) -> SortedPile:
+    """Part known and new images by the company that they are in; images that are neither stay so."""
+    seen, ordered = ~pile.neither, known_scores.double().sort().values
+    usual = torch.searchsorted(ordered, pile.scores[seen].double()) / len(ordered)
+    looks_new = usual > _USUAL
+    if not bool(looks_new.any()):
+        return pile
+    randomness = generator(_seed(knowledge), "groups", device=features.device)
+    found = newness(features[seen], reference, knowledge.statistics, looks_new, pile.share.share, randomness)
+    laid_in = torch.searchsorted(ordered, novelty_of(knowledge, reference).double()) / len(ordered)
+    threshold = calibrate_threshold(found.reference.double() + _TIE * laid_in, pile.error)
+    scores = torch.full_like(pile.scores, 1 + _TIE)
+    scores[seen] = (found.pile.double() + _TIE * usual).to(scores)
+    new = seen & (scores > threshold)
+    return replace(pile, scores=scores, new=new, known=seen & ~new, in_company=True)
 
 
 def _replayed(knowledge: Knowledge) -> Tensor:

@@ -113,7 +113,13 @@ class Workshop:
 
 
 def learn_base(
-    images: Images, backbone: str | nn.Module, settings: Settings, seed: int, workshop: Workshop, source: str = ""
+    images: Images,
+    backbone: str | nn.Module,
+    settings: Settings,
+    seed: int,
+    workshop: Workshop,
+    source: str = "",
+    features: Tensor | None = None,
 ) -> Knowledge:
     """Learn labelled base classes.
 
@@ -126,6 +132,7 @@ def learn_base(
         seed: Seed of the run.
         workshop: Where it is computed.
         source: Where the images were, see `inlay.medoids.place_of`.
+        features: Their features by the network, if it is not trained and has been asked already, [N, D].
 
     Raises:
         InlayError: If the backbone does not fit, or training is stopped or diverges.
@@ -147,7 +154,8 @@ def learn_base(
     training = settings.base.training
     make_loop = workshop.loop_maker("the base stage", training, feed, own, identity, "base.training")
     head = train_base(task, lambda work: make_loop(work, None))
-    features = features_of(network.eval().requires_grad_(False), feed, form.prepare)
+    network.eval().requires_grad_(False)
+    features = features_of(network, feed, form.prepare) if features is None else features
     if not bool(torch.isfinite(features).all()):
         raise TrainingDivergedError(
             f"The base stage ended with features that are not finite; try a lower learning rate, such as "
@@ -278,6 +286,8 @@ def _with_new_classes(
         registry=registry,
         settings=settings,
         record=record,
+        # The features of images that nobody has any more are not known for a network that has changed.
+        reference=knowledge.reference if settings.branch.gate == "frozen" else None,
     )
     return with_densities(after)
 

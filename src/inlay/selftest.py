@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from inlay.calibration import HiddenTrial
-from inlay.data.images import Images
+from inlay.described import Described
 from inlay.discovering import forgetting_of
 from inlay.discovery.class_spread import count_by_spread, relative_spread
 from inlay.discovery.triage import separation
@@ -54,7 +54,7 @@ def classes_to_hide(class_names: Sequence[str], seed: int) -> tuple[str, ...]:
 
 
 def hide_and_find(
-    labelled: Images,
+    labelled: Described,
     held_out: Tensor,
     hidden: Sequence[str],
     backbone: str | nn.Module,
@@ -68,7 +68,7 @@ def hide_and_find(
     The network of the trial is thrown away.
 
     Args:
-        labelled: Labelled images of all classes.
+        labelled: Labelled images of all classes, described where the network is not trained.
         held_out: Images that are kept out of training, bool [N]; of the classes that are not hidden a half of them
             calibrates and the other half is mixed into the pile.
         hidden: Names of the classes to hide.
@@ -81,37 +81,41 @@ def hide_and_find(
     Raises:
         InlayError: If there are too few images, or training is stopped or diverges.
     """
-    assert labelled.labels is not None
     workshop = dataclasses.replace(workshop, checkpoint=None, label=f"{workshop.label}hidden classes: ")
-    visible = [name for name in labelled.class_names if name not in hidden]
-    is_hidden = torch.tensor([name in hidden for name in labelled.class_names])[labelled.labels.cpu()]
+    names = labelled.images.class_names
+    visible = [name for name in names if name not in hidden]
+    is_hidden = torch.tensor([name in hidden for name in names])[labelled.labels.cpu()]
+    trained = labelled.select(~is_hidden & ~held_out).of_classes(visible)
+    known = learn_base(trained.images, backbone, settings, seed, workshop, features=trained.features)
     spare = _shuffled(~is_hidden & held_out, generator(seed, "spare"))
-    calibrating, mixed = spare[: len(spare) // 2], spare[len(spare) // 2 :]
-    known = learn_base(labelled.select(~is_hidden & ~held_out).of_classes(visible), backbone, settings, seed, workshop)
-    calibration = calibrated(known, labelled.select(calibrating).of_classes(visible), error)
-    searched = (is_hidden & ~held_out).nonzero().flatten()
-    places = torch.cat([searched, mixed])
-    features = known.features(labelled.select(places).without_labels())
-    pile = sort_pile(known, features, calibration, error)
+    spared = labelled.select(spare).of_classes(visible)
+    own, half = spared.by(known), len(spare) // 2
+    calibration = calibrated(known, own[:half], spared.labels[:half], error)
+    known = known.referring_to(own[:half])
+    places = torch.cat([(is_hidden & ~held_out).nonzero().flatten(), spare[half:]])
+    searched, is_new = labelled.select(places), is_hidden[places]
+    found = searched.by(known)
+    pile = sort_pile(known, found, calibration, error)
     # Where nothing was found, everything is looked at, so that the other figures exist.
     everything = torch.ones_like(pile.new)
     looks_new = pile.new if int(pile.new.sum()) > len(hidden) else everything
-    randomness = generator(seed, "class count", device=features.device)
-    count = count_by_spread(features[looks_new], known.statistics, randomness)
-    pile = look_again(known, features, pile, count.estimate)
+    randomness = generator(seed, "class count", device=found.device)
+    count = count_by_spread(found[looks_new], known.statistics, randomness)
+    pile = look_again(known, found, pile, count.estimate)
     taken = pile.new if int(pile.new.sum()) > len(hidden) else everything
-    images = labelled.select(places[taken.cpu()]).without_labels()
-    after = learn_stage(known, images, min(count.estimate, len(images) - 1), settings, workshop)
-    truth, scores = is_hidden[places], pile.scores.cpu()
+    images = searched.images.select(taken.cpu()).without_labels()
+    classes = min(count.estimate, len(images) - 1)
+    after = learn_stage(known, images, classes, settings, workshop, features=found[taken])
+    scores, unmoved = pile.scores.cpu(), after.reference is not None
     return HiddenTrial(
         hidden=tuple(hidden),
         estimate=count.estimate,
-        auroc=separation(scores[~truth], scores[truth]),
-        known_error=float((~pile.known.cpu())[~truth].double().mean()),
-        new_found=float(pile.new.cpu()[truth].double().mean()),
+        auroc=separation(scores[~is_new], scores[is_new]),
+        known_error=float((~pile.known.cpu())[~is_new].double().mean()),
+        new_found=float(pile.new.cpu()[is_new].double().mean()),
         estimated_drop=forgetting_of(known, after).drop,
-        true_drop=_drop(known, after, labelled.select(spare).of_classes(visible)),
-        spread=_spread(known, features[truth.to(features.device)], len(hidden), seed),
+        true_drop=_accuracy(known, spared) - _accuracy(after, spared if unmoved else Described(spared.images)),
+        spread=_spread(known, found[is_new.to(found.device)], len(hidden), seed),
     )
 
 
@@ -125,10 +129,6 @@ def _spread(known: Knowledge, features: Tensor, classes: int, seed: int) -> floa
     return relative_spread(features, known.statistics, classes, generator(seed, "spread", device=features.device))
 
 
-def _drop(before: Knowledge, after: Knowledge, images: Images) -> float:
-    return _accuracy(before, images) - _accuracy(after, images)
-
-
-def _accuracy(knowledge: Knowledge, images: Images) -> float:
-    assert images.labels is not None
-    return float((knowledge.logits(images).argmax(dim=1) == images.labels.cpu()).double().mean())
+def _accuracy(knowledge: Knowledge, images: Described) -> float:
+    predicted = knowledge.scores(images.by(knowledge)).argmax(dim=1).cpu()
+    return float((predicted == images.labels.cpu()).double().mean())

@@ -190,6 +190,8 @@ def _receipt(knowledge: Knowledge, stages: Sequence[StageRecord]) -> Iterator[st
     yield f"Stored per unlabelled image, {seen:,} in all: its class and a fingerprint of 8 bytes; no pixels."
     if taught:
         yield f"Stored per labelled image of later stages, {taught:,} in all: the same."
+    if knowledge.reference is not None:
+        yield f"Stored of {len(knowledge.reference):,} images that were kept out of training: features; no pixels."
     yield f"Stored of at most {MEDOIDS} images per class: where they were, and a fingerprint of 8 bytes; no pixels."
 
 

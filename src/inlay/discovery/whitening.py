@@ -5,7 +5,11 @@ from torch import Tensor
 
 from inlay.discovery.statistics import ClassStatistics
 
-__all__ = ["mean_within_class_covariance", "whitening"]
+__all__ = ["known_metric", "mean_within_class_covariance", "whitening"]
+
+_FLOOR = 0.03
+# With more features than images of a class, correlations are known too badly to be trusted further.
+_POOLED_FLOOR = 1.0
 
 
 def mean_within_class_covariance(statistics: ClassStatistics) -> Tensor:
@@ -29,7 +33,24 @@ def mean_within_class_covariance(statistics: ClassStatistics) -> Tensor:
 
 
 @torch.no_grad()
-def whitening(within: Tensor, features: Tensor, dimensions: int, shrinkage: float = 0.03) -> tuple[Tensor, Tensor]:
+def known_metric(statistics: ClassStatistics) -> Tensor:
+    """Return the matrix M for which |x @ M - y @ M| is the distance of x and y in the metric of known classes.
+
+    It is (W + s·t·I)^(-1/2) with W the covariance within a class and t its mean variance; s is 0.03, and 1 where
+    classes share their correlations.
+
+    Returns:
+        The matrix, [D, D], symmetric, float64.
+
+    Raises:
+        ValueError: If all classes are empty.
+    """
+    floor = _POOLED_FLOOR if statistics.kind == "pooled" else _FLOOR
+    return _inverse_root(mean_within_class_covariance(statistics), floor)
+
+
+@torch.no_grad()
+def whitening(within: Tensor, features: Tensor, dimensions: int, shrinkage: float = _FLOOR) -> tuple[Tensor, Tensor]:
     """Return a linear map to the leading directions of features in the metric of a within-class covariance.
 
     Features are centred and multiplied by (W + s·t·I)^(-1/2), where t is the mean variance of W; of the result, the
@@ -57,14 +78,20 @@ def whitening(within: Tensor, features: Tensor, dimensions: int, shrinkage: floa
         raise ValueError(f"dimensions must be 1 or more and shrinkage above 0; got {dimensions} and {shrinkage}")
     points = features.double()
     centre = points.mean(dim=0)
-    values, vectors = torch.linalg.eigh(within.to(points))
-    values = values.clamp_min(0)
-    # Without any spread there is nothing to whiten by.
-    floor = torch.where(values.mean() > 0, shrinkage * values.mean(), 1.0)
-    root = vectors * (values + floor).rsqrt() @ vectors.T
+    root = _inverse_root(within.to(points), shrinkage)
     moved = (points - centre) @ root
     _, directions = torch.linalg.eigh(moved.T @ moved / len(moved))
     # eigh sorts by rising variance.
     leading = directions[:, -min(dimensions, size) :].flip(dims=(1,))
     precision = torch.promote_types(features.dtype, torch.float32)
     return centre.to(precision), (root @ leading).to(precision)
+
+
+def _inverse_root(within: Tensor, shrinkage: float) -> Tensor:
+    """Return (W + s·t·I)^(-1/2) for a symmetric W, [D, D]."""
+    values, vectors = torch.linalg.eigh(within)
+    values = values.clamp_min(0)
+    # Without any spread there is nothing to whiten by.
+    floor = torch.where(values.mean() > 0, shrinkage * values.mean(), 1.0)
+    root: Tensor = vectors * (values + floor).rsqrt() @ vectors.T
+    return root
