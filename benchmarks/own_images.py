@@ -31,6 +31,8 @@ _NEW_CLASSES: dict[DataSet, tuple[int, ...]] = {
     "cifar10": (5,),
     "cifar100": (10, 20),
     "photographs": (5, 10),
+    "photographs-10": (5,),
+    "photographs-100": (10, 20),
 }
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from benchmarks import photographs
 
@@ -23,13 +23,16 @@ from inlay.settings import Settings, preset
 
 __all__ = ["DATA_SETS", "Case", "DataSet", "prepared"]
 
-DataSet = Literal["demo", "cifar10", "cifar100", "photographs"]
-DATA_SETS: tuple[DataSet, ...] = ("demo", "cifar10", "cifar100", "photographs")
+DataSet = Literal["demo", "cifar10", "cifar100", "photographs", "photographs-10", "photographs-100"]
+DATA_SETS: tuple[DataSet, ...] = get_args(DataSet)
 
 _DEMO_BASE, _DEMO_NEW = 5, 5
 # The pretrained network has not seen these images, as it has those of Tiny-ImageNet for training.
-_SOURCE_OF_PHOTOGRAPHS = "cifar100"
-_PHOTOGRAPHS = photographs.Case(known=40, labelled=50, new=10, unlabelled=100)
+_PHOTOGRAPHS: Mapping[DataSet, tuple[str, photographs.Case]] = {
+    "photographs": ("cifar100", photographs.Case(known=40, labelled=50, new=10, unlabelled=100)),
+    "photographs-10": ("cifar10", photographs.Case(known=5, labelled=400, new=5, unlabelled=500)),
+    "photographs-100": ("cifar100", photographs.Case(known=80, labelled=100, new=20, unlabelled=200)),
+}
 _HELD_OUT = 0.1
 
 
@@ -106,10 +109,11 @@ def _recipe(
     data_set: DataSet, root: Path | None, seed: int, split_seed: int | None, device: str
 ) -> tuple[Stages, str, Settings]:
     split = seed if split_seed is None else split_seed
-    if data_set == "photographs":
-        data = benchmark(_SOURCE_OF_PHOTOGRAPHS)
+    if data_set in _PHOTOGRAPHS:
+        source, case = _PHOTOGRAPHS[data_set]
+        data = benchmark(source)
         choice, (train, test) = photographs.chosen_network(data.side, device), data.images(root or Path())
-        stages = photographs.drawn(train, test, _PHOTOGRAPHS, split, choice.side)
+        stages = photographs.drawn(train, test, case, split, choice.side)
         return stages, choice.backbone, preset("inlay").changed(choice.changes)
     if data_set == "demo":
         train, test = demo_digits()

@@ -22,7 +22,9 @@ _DATA_SETS = {
     "cifar10": "CIFAR-10",
     "cifar100": "CIFAR-100",
     "tinyimagenet": "Tiny-ImageNet",
-    "photographs": "photographs",
+    "photographs": "photographs, 40 + 10",
+    "photographs-10": "photographs, 5 + 5",
+    "photographs-100": "photographs, 80 + 20",
 }
 _POINTS = 0.03
 _SHARE = 0.2

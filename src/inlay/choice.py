@@ -25,6 +25,7 @@ _AS_IT_IS = {
     "assignment.metric_floor": 1.0,
     "classifier.drift": False,
     "classifier.refit_per_class": 500,
+    "classifier.refit_decay": 0.01,
     "classifier.density_floor": 1.0,
     "classifier.density_counts": True,
 }

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from torch import nn
 
-from inlay.discovery.density import density_head, shared_part, tempered
+from inlay.discovery.density import density_head, needed_floor, shared_part, tempered
 from inlay.engine.randomness import generator
 from inlay.knowledge import Knowledge
 
@@ -23,7 +23,11 @@ def with_densities(knowledge: Knowledge) -> Knowledge:
     if settings.decision == "linear" or not isinstance(knowledge.head, nn.Linear) or knowledge.record.index == 0:
         return replace(knowledge, densities=None)
     shared = shared_part(knowledge.statistics, settings.density_prior)
-    numbers = (settings.density_floor, settings.density_rank, settings.density_counts)
+    numbers = (
+        needed_floor(knowledge.statistics, settings.density_floor),
+        settings.density_rank,
+        settings.density_counts,
+    )
     head = density_head(knowledge.statistics, shared, *numbers)
     randomness = generator(knowledge.seed, "densities", device=knowledge.device)
     return replace(knowledge, densities=tempered(head, knowledge.statistics, knowledge.head, randomness))

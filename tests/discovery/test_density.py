@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from inlay.discovery.density import density_head, matched_temperature, shared_part
+from inlay.discovery.density import density_head, matched_temperature, needed_floor, shared_part
 from inlay.discovery.repair import without
 from inlay.discovery.statistics import ClassStatistics, class_statistics
 
@@ -26,6 +26,10 @@ def _reference(statistics: ClassStatistics, features: Tensor, shrinkage: float, 
     """Log densities but for the constant that all classes share, with whole covariances."""
     covariances = [statistics.covariance(index) for index in range(len(statistics))]
     within = sum(covariances[1:], covariances[0]) / len(covariances)
+    if statistics.kind == "pooled":
+        assert statistics.correlation is not None
+        typical = torch.stack([covariance.diagonal() for covariance in covariances]).mean(dim=0).sqrt()
+        within = torch.diag(typical) @ statistics.correlation.double() @ torch.diag(typical)
     ridge = floor * within.diagonal().mean() * torch.eye(SIZE, dtype=torch.float64)
     scores = torch.empty(len(features), len(covariances), dtype=torch.float64)
     for index, covariance in enumerate(covariances):
@@ -75,6 +79,15 @@ def test_pooled_statistics_share_everything() -> None:
     assert head.directions.shape == (CLASSES, SIZE, 1)
     found = head(points.float()).double()
     torch.testing.assert_close(found - found[:, :1], expected - expected[:, :1], rtol=1e-3, atol=1e-3)
+
+
+def test_the_floor_falls_where_pooled_images_outnumber_dimensions() -> None:
+    counts = torch.tensor([11, 0, 31])
+    for kind_of, expected in (((), 0.5), ((torch.eye(8).half(),), 0.5 * 8 / 40)):
+        statistics = ClassStatistics(torch.zeros(3, 8), counts, torch.ones(3, 8), *kind_of)
+        assert needed_floor(statistics, 0.5) == pytest.approx(expected)
+    few = ClassStatistics(torch.zeros(3, 8), torch.tensor([4, 1, 0]), torch.ones(3, 8), torch.eye(8).half())
+    assert needed_floor(few, 0.5) == 0.5
 
 
 def test_few_images_of_a_class_do_not_count_against_it() -> None:

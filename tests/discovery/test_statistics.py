@@ -236,15 +236,17 @@ def test_pooled_correlations_equal_the_loop_reference() -> None:
     assert torch.equal(pooled.std, full.std)
     total = [[0.0] * 4 for _ in range(4)]
     for index in range(3):
-        mean, covariance = _moments(features, labels, index)
+        mean, _ = _moments(features, labels, index)
         rows = [row for row, label in zip(features.tolist(), labels.tolist(), strict=True) if label == index]
         for row in rows:
-            standard = [(row[d] - mean[d]) / covariance[d][d] ** 0.5 for d in range(4)]
             for i in range(4):
                 for j in range(4):
-                    total[i][j] += standard[i] * standard[j] / (39 + 24 + 59)
+                    total[i][j] += (row[i] - mean[i]) * (row[j] - mean[j]) / (39 + 24 + 59)
+    for d in range(4):
+        total[d][d] += 1e-5
+    expected = [[total[i][j] / (total[i][i] * total[j][j]) ** 0.5 for j in range(4)] for i in range(4)]
     found = pooled.tensors()["correlation"].double()
-    torch.testing.assert_close(found, torch.tensor(total, dtype=torch.float64), rtol=0, atol=1e-3)
+    torch.testing.assert_close(found, torch.tensor(expected, dtype=torch.float64), rtol=0, atol=1e-3)
     std = pooled.std[1].double()
     torch.testing.assert_close(pooled.covariance(1), std[:, None] * found * std)
 

@@ -41,7 +41,10 @@ def test_pooled_correlations_make_one_metric_for_all_classes() -> None:
     labels = torch.arange(120) % 3
     features = _normal(120, 4, seed=3) @ _normal(4, 4, seed=4) + 4 * labels[:, None]
     pooled, points = class_statistics(features, labels, 4, "pooled", allow_empty=True), 3 * _normal(6, 4, seed=5)
-    within = sum((pooled.covariance(index) for index in range(3)), start=torch.zeros(4, 4).double()) / 3
+    assert pooled.correlation is not None
+    typical = [sum(float(pooled.std[index, d]) ** 2 for index in range(3)) / 3 for d in range(4)]
+    within = torch.tensor(typical, dtype=torch.float64).sqrt().diag()
+    within = within @ pooled.correlation.double() @ within
     inverse = (within + within.diagonal().mean() * torch.eye(4).double()).inverse()
     means = [pooled.mean[index].double() for index in range(3)]
     centre = (means[0] + means[1] + means[2]) / 3

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from inlay.discovery.statistics import ClassStatistics
 from inlay.discovery.whitening import mean_within_class_covariance
 
-__all__ = ["DensityHead", "density_head", "matched_temperature", "shared_part", "tempered"]
+__all__ = ["DensityHead", "density_head", "matched_temperature", "needed_floor", "shared_part", "tempered"]
 
 _LEAST_SHARED = 0.2
 _BISECTIONS = 40
@@ -163,6 +163,22 @@ def shared_part(statistics: ClassStatistics, prior: float = 4.0) -> float:
     weight = prior * statistics.mean.shape[1]
     samples = statistics.counts[statistics.counts > 0].double().mean().item()
     return max(_LEAST_SHARED, weight / (weight + samples))
+
+
+def needed_floor(statistics: ClassStatistics, floor: float) -> float:
+    """Return how much of the mean variance has to be added in every direction, given how well the spread is known.
+
+    Pooled correlations of m images in D dimensions are off by about D / m, and as much less of the floor is needed
+    where images are many. Covariances of single classes need all of it.
+
+    Args:
+        statistics: Statistics of the classes.
+        floor: What is added where images are no more than dimensions, above 0.
+    """
+    if statistics.kind != "pooled":
+        return floor
+    images = float((statistics.counts - 1).clamp_min(0).sum())
+    return floor * min(1.0, statistics.mean.shape[1] / max(images, 1.0))
 
 
 @torch.no_grad()

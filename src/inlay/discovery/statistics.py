@@ -174,9 +174,9 @@ class ClassStatistics:
         if self.correlation is None or other.correlation is None:
             return ClassStatistics(mean, counts, std)
         if self.kind == "pooled":
-            mine, theirs = _degrees(self.counts), _degrees(other.counts)
-            pooled = mine * self.correlation.double() + theirs * other.correlation.double()
-            return ClassStatistics(mean, counts, std, (pooled / max(mine + theirs, 1)).half())
+            images = max(_degrees(counts), 1)
+            _, correlation = _split((self._scatter + other._scatter) / images)
+            return ClassStatistics(mean, counts, std, correlation)
         return ClassStatistics(mean, counts, std, torch.cat([self.correlation, other.correlation]))
 
     def to(self, device: torch.device | str) -> "ClassStatistics":
@@ -221,6 +221,14 @@ class ClassStatistics:
             return _symmetric_root(self.correlation)
         roots = [_symmetric_root(self.correlation[index]) for index in self._present.tolist()]
         return torch.stack(roots) if roots else self.correlation[:0].float()
+
+    @property
+    def _scatter(self) -> Tensor:
+        """Sum over all images of the products of what they differ by from their class, from pooled correlations."""
+        assert self.correlation is not None
+        weights = (self.counts - 1).clamp_min(0).double()
+        std = (weights @ self.std.double().square()).sqrt()
+        return std[:, None] * self.correlation.double() * std
 
     def _correlation_of(self, index: int) -> Tensor:
         assert self.correlation is not None
@@ -312,13 +320,17 @@ def _correlations(features: Tensor, labels: Tensor, counts: Tensor, std: Tensor)
 
 
 def _pooled_correlations(features: Tensor, labels: Tensor, counts: Tensor, std: Tensor) -> Tensor:
-    """Correlate the features of all images, each about its class and in units of its std, [D, D]."""
+    """Correlate the features of all images, each about the mean of its class, [D, D].
+
+    In units of the std of its class it would weigh most where a feature is all but silent.
+    """
     total = features.new_zeros(features.shape[1], features.shape[1], dtype=torch.float64)
     for index in torch.nonzero(counts > 1).flatten().tolist():
         members = features[labels == index].double()
-        standard = (members - members.mean(dim=0)) / std[index]
-        total += standard.T @ standard
-    return (total / _degrees(counts)).fill_diagonal_(1.0).half()
+        centred = members - members.mean(dim=0)
+        total += centred.T @ centred
+    # The floor that variances have been raised by.
+    return _split(total / _degrees(counts) + _VARIANCE_FLOOR * torch.eye(len(total)).to(total))[1]
 
 
 def _degrees(counts: Tensor) -> int:

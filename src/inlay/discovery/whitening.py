@@ -22,10 +22,10 @@ def mean_within_class_covariance(statistics: ClassStatistics) -> Tensor:
     if not present:
         raise ValueError("there is no class with samples")
     if statistics.kind == "pooled":
-        # The same in one product: classes differ in their standard deviations alone.
+        # That of a class with the mean variances, as these correlations were measured over all classes together.
         assert statistics.correlation is not None
-        std = statistics.std[present].double()
-        return std.T @ std / len(present) * statistics.correlation.double()
+        typical = statistics.std[present].double().square().mean(dim=0).sqrt()
+        return typical[:, None] * statistics.correlation.double() * typical
     total = statistics.covariance(present[0])
     for index in present[1:]:
         total = total + statistics.covariance(index)
