@@ -16,7 +16,7 @@ _SMALLEST_PHOTOGRAPH = 32
 _LEAST_SIDE = 160
 # Its features are good to begin with: training branches on a few photographs made them no better, and took most of
 # the time. There are more features than images of a class, so classes share their correlations, and what is made of
-# these is held far from them. The linear head does not decide, and is fitted to fewer samples.
+# these is held far from them. The linear head decides in the base stage alone, and is fitted to few samples later.
 _AS_IT_IS = {
     "base.training.epochs": 0,
     "training.epochs": 0,
@@ -24,7 +24,7 @@ _AS_IT_IS = {
     "replay.statistics": "pooled",
     "assignment.metric_floor": 1.0,
     "classifier.drift": False,
-    "classifier.refit_per_class": 500,
+    "classifier.refit_per_class": 100,
     "classifier.refit_decay": 0.01,
     "classifier.density_floor": 1.0,
     "classifier.density_counts": True,

@@ -183,12 +183,14 @@ def _compared(
     """Part known and new images by the company that they are in; images that are neither stay so."""
     seen, ordered = ~pile.neither, known_scores.double().sort().values
     usual = torch.searchsorted(ordered, pile.scores[seen].double()) / len(ordered)
+    laid_in = torch.searchsorted(ordered, novelty_of(knowledge, reference).double()) / len(ordered)
     looks_new = usual > _USUAL
     if not bool(looks_new.any()):
         return pile
     randomness = generator(_seed(knowledge), "groups", device=features.device)
-    found = newness(features[seen], reference, knowledge.statistics, looks_new, pile.share.share, randomness)
-    laid_in = torch.searchsorted(ordered, novelty_of(knowledge, reference).double()) / len(ordered)
+    found = newness(
+        features[seen], reference, knowledge.statistics, looks_new, laid_in > _USUAL, pile.share.share, randomness
+    )
     threshold = calibrate_threshold(found.reference.double() + _TIE * laid_in, pile.error)
     scores = torch.full_like(pile.scores, 1 + _TIE)
     scores[seen] = (found.pile.double() + _TIE * usual).to(scores)

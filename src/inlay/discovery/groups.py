@@ -48,6 +48,7 @@ def newness(
     reference: Tensor,
     known: ClassStatistics,
     looks_new: Tensor,
+    reference_looks_new: Tensor,
     share: float,
     generator: torch.Generator,
 ) -> Newness:
@@ -57,13 +58,14 @@ def newness(
     that k-means begins and 30 rounds of expectation and maximisation move. With n_g images of the pile and r_g of n
     reference images in group g, and N_k images of the pile known, the share of new ones among its images is
     q_g = 1 - (N_k / n) · r_g / n_g, at least 0; and an image is new with probability Σ_g p(g | x) q_g. A reference
-    image is not counted in its own group.
+    image is counted with the pile when it is asked for itself.
 
     Args:
         pile: Features of the pile, [N, D].
         reference: Features of images of known classes that nothing was fitted to, [n, D], n above 0.
         known: Statistics of the known classes.
-        looks_new: Images in which groups are looked for first, bool [N], one or more.
+        looks_new: Images of the pile in which groups are looked for first, bool [N], one or more.
+        reference_looks_new: The same for the reference, by the same rule, bool [n].
         share: First estimate of the share of new images in the pile, 0 to 1.
         generator: Source of the draws and of the seeds of k-means, on any device.
 
@@ -73,12 +75,16 @@ def newness(
     size = known.mean.shape[1]
     if pile.ndim != 2 or reference.ndim != 2 or pile.shape[1] != size or reference.shape[1] != size:
         raise ValueError(f"features must be [N, {size}]; got {tuple(pile.shape)} and {tuple(reference.shape)}")
-    if looks_new.shape != pile.shape[:1] or not bool(looks_new.any()) or len(reference) == 0:
-        raise ValueError("newness needs a mask [N] with an image that looks new, and reference images")
+    if (looks_new.shape, reference_looks_new.shape) != (pile.shape[:1], reference.shape[:1]):
+        raise ValueError("what looks new must be told of each image")
+    if not bool(looks_new.any()) or len(reference) == 0:
+        raise ValueError("newness needs an image that looks new, and reference images")
     place = _Place.of(known, torch.promote_types(pile.dtype, torch.float32))
     chosen = _drawn(len(pile), _MOST_IMAGES, generator).to(pile.device)
     points, laid_in = place(pile[chosen]), place(reference)
-    begun = points[looks_new[chosen]] if bool(looks_new[chosen].any()) else points
+    # Without the reference the groups would follow chance in the pile, and attract more of it than of known images.
+    begun = torch.cat([points[looks_new[chosen]], laid_in[reference_looks_new]])
+    begun = begun if len(begun) else points
     count = max(2, min(_MOST_GROUPS, round(share * len(points) / _IMAGES_PER_GROUP)))
     seeds = kmeans(begun, min(count, len(begun)), generator, restarts=3, iterations=30).centroids
     mixture = _fitted(torch.cat([points, laid_in]), place(known.mean[known.counts > 0]), seeds)
@@ -86,9 +92,9 @@ def newness(
     known_images = _known_images(found, own.sum(dim=0) / len(laid_in), (1 - share) * len(points), len(points))
     stands_for = known_images / len(laid_in)
     purity = _purity(found, stands_for * (own.sum(dim=0) + _PRIOR_REFERENCE))
-    without_itself = _purity(found, stands_for * (own.sum(dim=0) - own + _PRIOR_REFERENCE))
+    in_the_pile = _purity(found + own, stands_for * (own.sum(dim=0) - own + _PRIOR_REFERENCE))
     parts = [mixture.groups_of(place(chunk)) @ purity for chunk in torch.split(pile, _CHUNK)]
-    return Newness(torch.cat(parts), (own * without_itself).sum(dim=1))
+    return Newness(torch.cat(parts), (own * in_the_pile).sum(dim=1))
 
 
 @dataclass(frozen=True, eq=False)
