@@ -37,11 +37,13 @@ def count_rows(case: Case, counts: tuple[int, ...]) -> list[dict[str, Any]]:
     Returns:
         One row for each pile: even piles, uneven ones, and a pile without a new class, of which the truth is 0.
     """
-    rows = []
+    rows, labelled = [], _labelled(case)
     for count in counts:
         even = case.new.of_classes(case.new.class_names[:count])
         for sizes, pile in (("even", even), ("1:10", uneven(even, case.seed))):
-            rows.append({"sizes": sizes, "truth": count, **_counted(case, pile), **_baselines(case, pile)})
+            features = case.knowledge.features(pile.without_labels())
+            found = {**_counted(case, features), **_baselines(case, features, *labelled)}
+            rows.append({"sizes": sizes, "truth": count, **found})
     return [*rows, {"sizes": "no new class", "truth": 0, **_counted_among_old(case)}]
 
 
@@ -57,19 +59,18 @@ def uneven(images: ImageSet, seed: int) -> ImageSet:
     return images.select(torch.cat(kept)).of_classes(images.class_names)
 
 
-def _counted(case: Case, pile: ImageSet) -> dict[str, Any]:
+def _counted(case: Case, features: Tensor) -> dict[str, Any]:
     began = time.monotonic()
-    features = case.knowledge.features(pile.without_labels())
     count = count_new_classes(case.knowledge, features, case.calibration, case.seed)
     seconds = time.monotonic() - began
     found = {"estimate": count.estimate, "low": count.low, "high": count.high, "loose": count.loose}
-    return {"images": len(pile), **found, "seconds": seconds}
+    return {"images": len(features), **found, "seconds": seconds}
 
 
 def _counted_among_old(case: Case) -> dict[str, Any]:
     """Sort a pile of known classes first, as `discover` does; where nothing is new, 0 classes are."""
-    began = time.monotonic()
     features = case.knowledge.features(case.old_test.without_labels())
+    began = time.monotonic()
     pile = sort_pile(case.knowledge, features, case.calibration, ERROR)
     found = {"estimate": 0, "low": 0, "high": 0, "loose": False}
     if pile.has_new:
@@ -78,19 +79,22 @@ def _counted_among_old(case: Case) -> dict[str, Any]:
     return {"images": len(features), **found, "seconds": time.monotonic() - began}
 
 
-def _baselines(case: Case, pile: ImageSet) -> dict[str, Any]:
-    features = case.knowledge.features(pile.without_labels())
+def _labelled(case: Case) -> tuple[Tensor, Tensor]:
+    """Return features and classes of some labelled images."""
     base = case.stages.base
     assert base.labels is not None
     classes = range(len(base.class_names))
     chosen = [(base.labels == label).nonzero().flatten()[:_LABELLED_PER_CLASS] for label in classes]
     labelled = base.select(torch.cat(chosen)).of_classes(base.class_names)
     assert labelled.labels is not None
-    known = case.knowledge.features(labelled.without_labels())
+    return case.knowledge.features(labelled.without_labels()), labelled.labels
+
+
+def _baselines(case: Case, features: Tensor, known: Tensor, labels: Tensor) -> dict[str, Any]:
     randomness = generator(case.seed, "baselines", device=features.device)
     return {
         "silhouette": silhouette_count(features, randomness),
-        "max_acc": max_acc_count(features, known, labelled.labels, randomness),
+        "max_acc": max_acc_count(features, known, labels, randomness),
     }
 
 

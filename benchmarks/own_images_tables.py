@@ -69,7 +69,7 @@ def sections(folder: Path) -> list[str]:
 
 def _count_tables(records: list[Record]) -> list[str]:
     heads = ["data", "new classes", "sizes", "estimates", "within 20 %", "intervals", "interval covers"]
-    rows = [[*heads, "silhouette", "Max-ACC", "seconds"]]
+    rows = [[*heads, "silhouette", "Max-ACC", "seconds to count"]]
     for record in records:
         for index, first in enumerate(record["runs"][0]["piles"]):
             piles = [run["piles"][index] for run in record["runs"]]
