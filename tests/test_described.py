@@ -79,16 +79,19 @@ def test_features_of_images_kept_out_stay_while_the_network_does(tmp_path: Path)
 
 
 def test_they_go_when_the_network_changes() -> None:
-    base = learn_base(digits(["0", "1", "2"]), "resnet8", quick(), 1, Workshop())
-    referring = base.referring_to(base.features(digits(["0", "1"], 50, 60)))
-    unlabelled = digits(["3", "4"]).without_labels()
     frozen = quick(changes={"branch.gate": "frozen"})
+    base = learn_base(digits(["0", "1", "2"]), "resnet8", frozen, 1, Workshop())
+    features = base.features(digits(["0", "1"], 50, 60))
+    referring = base.referring_to(features)
+    unlabelled = digits(["3", "4"]).without_labels()
+    assert replace(base, settings=quick()).referring_to(features).reference is None
     assert learn_stage(referring, unlabelled, 2, quick(), Workshop()).reference is None
     assert learn_stage(referring, unlabelled, 2, frozen, Workshop()).reference is referring.reference
 
 
 def test_at_most_a_thousand_are_kept_and_none_that_half_precision_cannot_hold() -> None:
-    base = learn_base(digits(["0", "1"]), "resnet8", quick(), 1, Workshop())
+    settings = quick(changes={"branch.gate": "frozen"})
+    base = learn_base(digits(["0", "1"]), "resnet8", settings, 1, Workshop())
     many = torch.arange(1500.0)[:, None].expand(1500, base.statistics.mean.shape[1])
     kept = base.referring_to(many).reference
     assert kept is not None and len(kept) == 1000 and len(set(kept[:, 0].tolist())) == 1000

@@ -73,6 +73,29 @@ def test_a_second_look_finds_more_and_leaves_what_is_neither() -> None:
     assert look_again(known, features, few, len(NEW)) is few
 
 
+def test_images_are_compared_with_each_other_where_some_were_kept_out() -> None:
+    plain, calibration = _known()
+    known = replace(plain, settings=plain.settings.changed({"branch.gate": "frozen"}))
+    known = known.referring_to(known.features(digits(KNOWN, 100, 140)))
+    assert known.reference is not None
+    old, new = digits(KNOWN, 140, 177), digits(NEW, 0, 60)
+    features = torch.cat([known.features(old), known.features(new)])
+    is_new = torch.arange(len(features)) >= len(old)
+    first, pile = (sort_pile(each, features, calibration, ERROR) for each in (plain, known))
+    assert pile.in_company and not first.in_company
+    assert torch.equal(pile.neither, first.neither) and pile.share == first.share
+    assert torch.equal(pile.known.int() + pile.new.int() + pile.neither.int(), torch.ones(len(features)).int())
+    # Images of the pile and those laid in both vary.
+    assert pile.new[~is_new].double().mean() < ERROR + 3 * (ERROR * (1 - ERROR) * (1 / len(old) + 1 / 160)) ** 0.5
+    assert pile.new[is_new].double().mean() > 0.6
+    assert bool(pile.scores.isfinite().all())
+    assert look_again(known, features, pile, len(NEW)) is pile
+    again = sort_pile(known, features, calibration, ERROR)
+    assert torch.equal(again.scores, pile.scores) and torch.equal(again.new, pile.new)
+    alone = sort_pile(known, known.features(old), calibration, ERROR)
+    assert not alone.in_company and not alone.has_new
+
+
 def test_nothing_new_is_found_where_nothing_is() -> None:
     known, calibration = _known()
     pile = sort_pile(known, known.features(digits(KNOWN, 140, 177)), calibration, ERROR)

@@ -162,7 +162,12 @@ class Knowledge:
         return torch.cat([self.classifier(chunk) for chunk in torch.split(features, _CHUNK)])
 
     def referring_to(self, features: Tensor) -> "Knowledge":
-        """Return the same with some of the features of images that were kept out of training, [n, D], as reference."""
+        """Return the same with some of the features of images that were kept out of training, [n, D], as reference.
+
+        Where stages train the network there is none: what it will say of these images cannot be known.
+        """
+        if self.settings.branch.gate != "frozen":
+            return replace(self, reference=None)
         order = torch.randperm(len(features), generator=torch.Generator().manual_seed(self.seed))[:_MOST_REFERENCES]
         rounded = features[order.sort().values.to(features.device)].half()
         return replace(self, reference=rounded.to(features) if bool(rounded.isfinite().all()) else None)
