@@ -74,6 +74,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--epochs", type=int, help="length of discovery stages; by default that of the recipe")
     parser.add_argument("--backbone", help="name of the network; by default that of the recipe")
     parser.add_argument("--device", default="auto", help='"auto", "cpu" or "cuda"')
+    parser.add_argument("--no-baselines", dest="baselines", action="store_false", help="count without baselines")
     parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--work", type=Path, default=Path("build") / "own-images", help="folder of base stages")
     return parser
@@ -88,7 +89,7 @@ def _measured(options: argparse.Namespace, seed: int, changes: dict[str, int]) -
     case = _case(options, seed, changes)
     said = {"self_test": _self_test(case)}
     if options.part == "count":
-        return said | {"piles": count_rows(case, _NEW_CLASSES[options.data_set])}
+        return said | {"piles": count_rows(case, _NEW_CLASSES[options.data_set], options.baselines)}
     return said | (triage_row(case, ERROR) if options.part == "triage" else forgetting_row(case))
 
 
@@ -107,6 +108,7 @@ def _new_record(options: argparse.Namespace, changes: dict[str, int]) -> dict[st
     for option in ("split_seed", "base_epochs", "epochs", "backbone"):
         value = getattr(options, option)
         words += [] if value is None else [f"--{option.replace('_', '-')}", str(value)]
+    words += [] if options.baselines else ["--no-baselines"]
     return {
         "part": options.part,
         "data_set": options.data_set,

@@ -27,23 +27,26 @@ _SILHOUETTE_POINTS = 2000
 _LABELLED_PER_CLASS = 50
 
 
-def count_rows(case: Case, counts: tuple[int, ...]) -> list[dict[str, Any]]:
+def count_rows(case: Case, counts: tuple[int, ...], baselines: bool = True) -> list[dict[str, Any]]:
     """Count the classes of each pile.
 
     Args:
         case: The run.
         counts: Numbers of new classes; each makes a pile of equal and one of unequal classes.
+        baselines: Count by the baselines as well, which take minutes where there are many features.
 
     Returns:
         One row for each pile: even piles, uneven ones, and a pile without a new class, of which the truth is 0.
     """
-    rows, labelled = [], _labelled(case)
+    rows, whole = [], case.knowledge.features(case.new.without_labels())
+    place = {name: index for index, name in enumerate(case.new.names)}
+    labelled = _labelled(case) if baselines else None
     for count in counts:
         even = case.new.of_classes(case.new.class_names[:count])
         for sizes, pile in (("even", even), ("1:10", uneven(even, case.seed))):
-            features = case.knowledge.features(pile.without_labels())
-            found = {**_counted(case, features), **_baselines(case, features, *labelled)}
-            rows.append({"sizes": sizes, "truth": count, **found})
+            features = whole[[place[name] for name in pile.names]]
+            compared = {} if labelled is None else _baselines(case, features, *labelled)
+            rows.append({"sizes": sizes, "truth": count, **_counted(case, features), **compared})
     return [*rows, {"sizes": "no new class", "truth": 0, **_counted_among_old(case)}]
 
 
