@@ -14,6 +14,7 @@ from inlay.choice import choose_network
 from inlay.cli import app
 from inlay.described import Described, described
 from inlay.errors import InlayError
+from inlay.held_out import HeldOut
 from inlay.knowledge import Knowledge
 from inlay.pipeline import Workshop, learn_base, learn_stage
 from inlay.selftest import held_out_images
@@ -69,46 +70,66 @@ def test_features_of_images_kept_out_stay_while_the_network_does(tmp_path: Path)
     expected = learner.knowledge.features(base.select(held_out_images(base.labels, 0.25, 4)))
     reference = learner.knowledge.reference
     assert reference is not None and len(reference) == 20
-    torch.testing.assert_close(reference, expected, rtol=1e-2, atol=1e-2)
+    torch.testing.assert_close(reference.features, expected, rtol=1e-2, atol=1e-2)
+    assert reference.labels.tolist() == [0] * 10 + [1] * 10
     new = images.of_classes(["2"]).without_labels()
     learner.discover(new, classes=1, all_new=True)
     kept = inlay.load(tmp_path / "run", device="cpu").knowledge.reference
-    assert kept is not None and torch.equal(kept, reference)
+    assert kept is not None and torch.equal(kept.features, reference.features)
+    assert torch.equal(kept.labels, reference.labels)
     said = CliRunner().invoke(app, ["info", str(tmp_path / "run")]).stdout
-    assert "Stored of 20 images that were kept out of training: features; no pixels." in said
+    assert "Stored of 20 images that were kept out of training: class and features; no pixels." in said
 
 
 def test_they_go_when_the_network_changes() -> None:
     frozen = quick(changes={"branch.gate": "frozen"})
     base = learn_base(digits(["0", "1", "2"]), "resnet8", frozen, 1, Workshop())
-    features = base.features(digits(["0", "1"], 50, 60))
-    referring = base.referring_to(features)
+    held_out = digits(["0", "1"], 50, 60)
+    assert held_out.labels is not None
+    features = base.features(held_out)
+    referring = base.referring_to(features, held_out.labels)
     unlabelled = digits(["3", "4"]).without_labels()
-    assert replace(base, settings=quick()).referring_to(features).reference is None
+    assert replace(base, settings=quick()).referring_to(features, held_out.labels).reference is None
     assert learn_stage(referring, unlabelled, 2, quick(), Workshop()).reference is None
     assert learn_stage(referring, unlabelled, 2, frozen, Workshop()).reference is referring.reference
 
 
 def test_at_most_a_thousand_are_kept_and_none_that_half_precision_cannot_hold() -> None:
-    settings = quick(changes={"branch.gate": "frozen"})
-    base = learn_base(digits(["0", "1"]), "resnet8", settings, 1, Workshop())
-    many = torch.arange(1500.0)[:, None].expand(1500, base.statistics.mean.shape[1])
-    kept = base.referring_to(many).reference
-    assert kept is not None and len(kept) == 1000 and len(set(kept[:, 0].tolist())) == 1000
-    assert base.referring_to(1e6 * torch.ones_like(many)).reference is None
+    many, labels = torch.arange(1500.0)[:, None].expand(1500, 3), torch.arange(1500)
+    kept = HeldOut.drawn(many, labels, 0)
+    assert kept is not None and len(kept) == 1000 and len(set(kept.labels.tolist())) == 1000
+    assert torch.equal(kept.features[:, 0].long(), kept.labels)
+    again, other = HeldOut.drawn(many, labels, 0), HeldOut.drawn(many, labels, 1)
+    assert again is not None and other is not None
+    assert torch.equal(again.labels, kept.labels) and not torch.equal(other.labels, kept.labels)
+    assert HeldOut.drawn(1e6 * torch.ones(2, 3), labels[:2], 0) is None
+    assert HeldOut.drawn(many[:0], labels[:0], 0) is None
 
 
-@pytest.mark.parametrize("shape", ["one row", "other features", "none", "not finite"])
-def test_damaged_ones_are_refused(shape: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("features", torch.ones(3)),
+        ("features", torch.ones(2, 5)),
+        ("features", torch.ones(0, 3)),
+        ("features", torch.full((2, 3), torch.inf)),
+        ("labels", torch.tensor([0])),
+        ("labels", torch.tensor([0, 2])),
+        ("labels", torch.tensor([-1, 0])),
+        ("labels", torch.tensor([0.0, 1.0])),
+    ],
+)
+def test_damaged_ones_are_refused(name: str, value: torch.Tensor) -> None:
+    whole = HeldOut(torch.ones(2, 3), torch.tensor([0, 1])).tensors()
+    assert torch.equal(HeldOut.from_tensors(whole, 3, 2).labels, torch.tensor([0, 1]))
+    with pytest.raises(ValueError, match="kept out"):
+        HeldOut.from_tensors({**whole, name: value}, 3, 2)
+
+
+def test_a_run_with_damaged_ones_is_refused_in_words() -> None:
     base = learn_base(digits(["0", "1"]), "resnet8", quick(), 1, Workshop())
-    whole = torch.ones(2, base.statistics.mean.shape[1])
-    tensors, facts = replace(base, reference=whole).to_files()
+    size = base.statistics.mean.shape[1]
+    tensors, facts = replace(base, reference=HeldOut(torch.ones(2, size), torch.tensor([0, 1]))).to_files()
     assert Knowledge.from_files(tensors, facts, CPU).reference is not None
-    tensors["reference.features"] = {
-        "one row": whole[0],
-        "other features": whole[:, :5],
-        "none": whole[:0],
-        "not finite": whole / 0,
-    }[shape]
     with pytest.raises(InlayError):
-        Knowledge.from_files(tensors, facts, CPU)
+        Knowledge.from_files({**tensors, "reference.labels": torch.tensor([0, 9])}, facts, CPU)

@@ -76,7 +76,9 @@ def test_a_second_look_finds_more_and_leaves_what_is_neither() -> None:
 def test_images_are_compared_with_each_other_where_some_were_kept_out() -> None:
     plain, calibration = _known()
     known = replace(plain, settings=plain.settings.changed({"branch.gate": "frozen"}))
-    known = known.referring_to(known.features(digits(KNOWN, 100, 140)))
+    held_out = digits(KNOWN, 100, 140)
+    assert held_out.labels is not None
+    known = known.referring_to(known.features(held_out), held_out.labels)
     assert known.reference is not None
     old, new = digits(KNOWN, 140, 177), digits(NEW, 0, 60)
     features = torch.cat([known.features(old), known.features(new)])

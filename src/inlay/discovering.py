@@ -8,7 +8,12 @@ from torch import Tensor, nn
 
 from inlay.calibration import Calibration
 from inlay.data.images import Images
-from inlay.discovery.forgetting import Correction, ForgettingEstimate, estimated_forgetting
+from inlay.discovery.forgetting import (
+    Correction,
+    ForgettingEstimate,
+    estimated_forgetting,
+    measured_forgetting,
+)
 from inlay.engine.randomness import derive_seed, generator
 from inlay.errors import InlayError
 from inlay.knowledge import Knowledge
@@ -107,11 +112,16 @@ def discover_in_pile(
 def forgetting_of(before: Knowledge, after: Knowledge, correction: Correction | None = None) -> ForgettingEstimate:
     """Estimate the drop in accuracy on the classes known before a stage, without images.
 
+    Where the network stays as it is, it is measured on images of base classes that were kept out of training.
+
     Raises:
         InlayError: If one of the heads is not a joint one.
     """
     if not all(isinstance(knowledge.head, nn.Linear) for knowledge in (before, after)):
         raise InlayError("Forgetting can be estimated with a joint head only; choose another method.")
+    if before.reference is not None and after.reference is not None:
+        held_out = before.reference
+        return measured_forgetting(held_out.features, held_out.labels, before.scores, after.scores)
     randomness = generator(derive_seed(before.seed, "forgetting", after.record.index), "noise", device=before.device)
     heads = [(knowledge.statistics, knowledge.scores) for knowledge in (before, after)]
     return estimated_forgetting(heads[0], heads[1], randomness, correction)

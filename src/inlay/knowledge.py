@@ -20,6 +20,7 @@ from inlay.engine.feed import feed_of
 from inlay.engine.inference import features_of
 from inlay.errors import InlayError
 from inlay.heads import ConcatenatedHead, describe_head, rebuild_head
+from inlay.held_out import HeldOut
 from inlay.registry import ClassRegistry
 from inlay.sealed import making_sense_of
 from inlay.settings import Settings
@@ -29,8 +30,6 @@ __all__ = ["InputForm", "Knowledge", "StageRecord"]
 _MOST_VALUES = 2**27
 # Features that are scored at a time; densities need as many numbers for each as there are directions of all classes.
 _CHUNK = 4096
-_MOST_REFERENCES = 1000
-_REFERENCE = "reference.features"
 
 
 @dataclass(frozen=True)
@@ -129,8 +128,8 @@ class Knowledge:
         record: The latest stage.
         architecture: What builds the backbone again besides its name; None if the name is enough.
         densities: Gaussians of the classes, which predict in place of the head; None if the head does.
-        reference: Features of images of base classes that were kept out of training, [n, D], rounded to half precision;
-            None if there are none for the network as it is now.
+        reference: Features of images of base classes that were kept out of training; None if there are none for the
+            network as it is now.
     """
 
     network: nn.Module
@@ -144,7 +143,7 @@ class Knowledge:
     record: StageRecord
     architecture: Mapping[str, Any] | None = None
     densities: DensityHead | None = None
-    reference: Tensor | None = None
+    reference: HeldOut | None = None
 
     @property
     def classifier(self) -> nn.Module:
@@ -161,16 +160,13 @@ class Knowledge:
         """Return the scores of all classes, [N, C], for features [N, D], on their device."""
         return torch.cat([self.classifier(chunk) for chunk in torch.split(features, _CHUNK)])
 
-    def referring_to(self, features: Tensor) -> "Knowledge":
-        """Return the same with some of the features of images that were kept out of training, [n, D], as reference.
+    def referring_to(self, features: Tensor, labels: Tensor) -> "Knowledge":
+        """Return the same with features of images that were kept out of training, [n, D], and their classes, [n].
 
-        Where stages train the network there is none: what it will say of these images cannot be known.
+        Where stages train the network they are not kept: what it will say of these images cannot be known.
         """
-        if self.settings.branch.gate != "frozen":
-            return replace(self, reference=None)
-        order = torch.randperm(len(features), generator=torch.Generator().manual_seed(self.seed))[:_MOST_REFERENCES]
-        rounded = features[order.sort().values.to(features.device)].half()
-        return replace(self, reference=rounded.to(features) if bool(rounded.isfinite().all()) else None)
+        stays = self.settings.branch.gate == "frozen"
+        return replace(self, reference=HeldOut.drawn(features, labels, self.seed) if stays else None)
 
     @property
     def device(self) -> torch.device:
@@ -197,7 +193,7 @@ class Knowledge:
         if self.densities is not None:
             tensors |= {f"densities.{name}": tensor for name, tensor in self.densities.state_dict().items()}
         if self.reference is not None:
-            tensors[_REFERENCE] = self.reference.half()
+            tensors |= {f"reference.{name}": tensor for name, tensor in self.reference.tensors().items()}
         facts = {
             "backbone": self.backbone,
             "architecture": self.architecture,
@@ -249,7 +245,8 @@ class Knowledge:
         assert isinstance(head, nn.Linear | ConcatenatedHead)
         statistics = ClassStatistics.from_tensors(_under(tensors, "statistics."))
         densities = _under(tensors, "densities.")
-        reference = tensors.get(_REFERENCE)
+        held_out = _under(tensors, "reference.")
+        reference = HeldOut.from_tensors(held_out, statistics.mean.shape[1], len(statistics)) if held_out else None
         return cls(
             network=network,
             head=head.requires_grad_(False).to(device),
@@ -262,15 +259,8 @@ class Knowledge:
             record=StageRecord.from_json(facts["stage"]),
             architecture=facts.get("architecture"),
             densities=DensityHead.from_tensors(densities).to(device) if densities else None,
-            reference=None if reference is None else _reference(reference, statistics).to(device),
+            reference=None if reference is None else reference.to(device),
         )
-
-
-def _reference(features: Tensor, statistics: ClassStatistics) -> Tensor:
-    size = statistics.mean.shape[1]
-    if features.ndim != 2 or features.shape[1] != size or len(features) == 0 or not bool(features.isfinite().all()):
-        raise ValueError(f"features of images that were kept out must be finite and [n, {size}]")
-    return features.float()
 
 
 def _with_tuples(data: Mapping[str, Any]) -> dict[str, Any]:

@@ -133,7 +133,8 @@ class Learner(LabelledLearning):
                     trained, self._backbone, self.settings, self.seed, workshop, place, features
                 )
                 if bool(apart.any()):
-                    learned = learned.referring_to(labelled.select(apart).by(learned))
+                    others = labelled.select(apart)
+                    learned = learned.referring_to(others.by(learned), others.labels)
                 record = self._accept(learned)
         with self._history.locked():
             self._keep_exemplars(record, trained, exemplars)

@@ -126,7 +126,7 @@ def sort_pile(knowledge: Knowledge, features: Tensor, calibration: Calibration, 
     pile = SortedPile(scores, known, new & ~foreign, neither | foreign, share, error)
     if knowledge.reference is None or not pile.has_new:
         return pile
-    return _compared(knowledge, features, knowledge.reference, known_scores, pile)
+    return _compared(knowledge, features, knowledge.reference.features, known_scores, pile)
 
 
 def look_again(knowledge: Knowledge, features: Tensor, pile: SortedPile, classes: int) -> SortedPile:

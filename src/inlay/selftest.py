@@ -91,7 +91,7 @@ def hide_and_find(
     spared = labelled.select(spare).of_classes(visible)
     own, half = spared.by(known), len(spare) // 2
     calibration = calibrated(known, own[:half], spared.labels[:half], error)
-    known = known.referring_to(own[:half])
+    known = known.referring_to(own[:half], spared.labels[:half])
     places = torch.cat([(is_hidden & ~held_out).nonzero().flatten(), spare[half:]])
     searched, is_new = labelled.select(places), is_hidden[places]
     found = searched.by(known)

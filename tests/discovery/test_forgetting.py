@@ -6,12 +6,14 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from inlay.discovery.forgetting import (
     Correction,
     estimated_accuracy,
     estimated_forgetting,
     fit_correction,
+    measured_forgetting,
 )
 from inlay.discovery.statistics import ClassStatistics, StatisticsKind, class_statistics
 
@@ -237,3 +239,15 @@ def test_bad_input_is_refused() -> None:
     for pair in [(math.nan, 0.0), (0.0, math.inf)]:
         with pytest.raises(ValueError, match="finite"):
             fit_correction([pair])
+
+
+def test_measured_forgetting_by_hand() -> None:
+    labels = torch.tensor([0, 0, 1, 1, 1])
+    before, after = (functional.one_hot(torch.tensor(said), 3) for said in ([0, 0, 1, 1, 0], [0, 1, 1, 2, 2]))
+    found = measured_forgetting(torch.zeros(5, 2), labels, lambda _: before, lambda _: after)
+    # Right before: 1 1 1 1 0, after: 1 0 1 0 0.
+    assert found.drop == found.uncorrected == pytest.approx(2 / 5)
+    assert found.per_class.tolist() == pytest.approx([1 / 2, 1 / 3])
+    assert found.standard_error == pytest.approx((0.4 * 0.6 / 5) ** 0.5)
+    with pytest.raises(ValueError, match=r"need features \[n, D\]"):
+        measured_forgetting(torch.zeros(5, 2), labels[:4], lambda _: before, lambda _: after)

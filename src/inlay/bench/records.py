@@ -123,7 +123,7 @@ def sizes_of(known: Knowledge) -> dict[str, int]:
     """Count the parameters of the folded network and its head, and the bytes kept of all classes together."""
     network = branches.folded_parameters(known.network, known.form.example().to(known.device))
     kept = [*known.statistics.tensors().values(), *([] if known.densities is None else known.densities.buffers())]
-    kept += [] if known.reference is None else [known.reference.half()]
+    kept += [] if known.reference is None else [*known.reference.tensors().values()]
     return {
         "parameters": network + branches.count_parameters(known.head),
         "stored_bytes": sum(tensor.numel() * tensor.element_size() for tensor in kept),

@@ -191,7 +191,8 @@ def _receipt(knowledge: Knowledge, stages: Sequence[StageRecord]) -> Iterator[st
     if taught:
         yield f"Stored per labelled image of later stages, {taught:,} in all: the same."
     if knowledge.reference is not None:
-        yield f"Stored of {len(knowledge.reference):,} images that were kept out of training: features; no pixels."
+        kept_out = f"{len(knowledge.reference):,} images that were kept out of training"
+        yield f"Stored of {kept_out}: class and features; no pixels."
     yield f"Stored of at most {MEDOIDS} images per class: where they were, and a fingerprint of 8 bytes; no pixels."
 
 

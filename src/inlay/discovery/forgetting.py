@@ -19,6 +19,7 @@ __all__ = [
     "estimated_accuracy",
     "estimated_forgetting",
     "fit_correction",
+    "measured_forgetting",
 ]
 
 Scorer = Callable[[Tensor], Tensor]
@@ -127,6 +128,32 @@ def estimated_forgetting(
     drop = lost.mean().item()
     corrected = (correction or Correction())(drop)
     return ForgettingEstimate(corrected, _standard_error(lost), drop, _by_class(lost, old))
+
+
+@torch.no_grad()
+def measured_forgetting(features: Tensor, labels: Tensor, before: Scorer, after: Scorer) -> ForgettingEstimate:
+    """Measure the drop in accuracy on features of images that neither head was fitted to.
+
+    Args:
+        features: Features by a network that the stage has left as it was, [n, D].
+        labels: Their classes, [n], in 0..K-1.
+        before: The head before the stage, from features to the scores of C classes, [n, C], C at least K.
+        after: The head after it, likewise.
+
+    Returns:
+        The drop, its standard error and that of each class; nothing is corrected.
+
+    Raises:
+        ValueError: If there are no images, or one has no class.
+    """
+    if len(features) == 0 or labels.shape != features.shape[:1]:
+        raise ValueError(f"need features [n, D] and labels [n]; got {tuple(features.shape)}, {tuple(labels.shape)}")
+    right = [(head(features).argmax(dim=1) == labels).double() for head in (before, after)]
+    lost = right[0] - right[1]
+    counts = torch.bincount(labels).double()
+    per_class = torch.zeros_like(counts).index_add_(0, labels, lost) / counts
+    drop, error = lost.mean().item(), (lost.var(correction=0) / len(lost)).sqrt().item()
+    return ForgettingEstimate(drop, error, drop, per_class)
 
 
 def fit_correction(pairs: Sequence[tuple[float, float]]) -> Correction:
