@@ -1,5 +1,6 @@
 """Labelled images for a base stage, with their features where these are known before it."""
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -10,6 +11,7 @@ from inlay import backbones, branches
 from inlay.data.images import Images
 from inlay.engine.feed import feed_of
 from inlay.engine.inference import features_of
+from inlay.engine.progress import counting
 from inlay.knowledge import InputForm, Knowledge
 from inlay.pipeline import Workshop
 from inlay.settings import Settings
@@ -24,10 +26,12 @@ class Described:
     Attributes:
         images: The images.
         features: Their features, [N, D]; None if the network is yet to be trained.
+        seconds: Time that the features took.
     """
 
     images: Images
     features: Tensor | None = None
+    seconds: float = 0.0
 
     def select(self, chosen: Tensor) -> "Described":
         """Keep some images, given by a mask, bool [N], or by their places."""
@@ -72,7 +76,10 @@ def described(images: Images, backbone: str | nn.Module, settings: Settings, wor
     begun = backbones.begin(backbone, images.channels, images.size, torch.Generator())
     if begun.expected is None:
         return Described(images)
+    began = time.monotonic()
     form = InputForm(images.size, images.channels, begun.expected.mean, begun.expected.std)
     network = branches.fold(begun.network, form.example()).requires_grad_(False)
     network.to(workshop.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-    return Described(images, features_of(network, feed_of(images.pixels, workshop.device), form.prepare))
+    with counting(workshop.progress, f"looking at {len(images):,} images") as report:
+        features = features_of(network, feed_of(images.pixels, workshop.device), form.prepare, report)
+    return Described(images, features, time.monotonic() - began)

@@ -14,6 +14,7 @@ from inlay.discovery.forgetting import (
     estimated_forgetting,
     measured_forgetting,
 )
+from inlay.engine.progress import counting
 from inlay.engine.randomness import derive_seed, generator
 from inlay.errors import InlayError
 from inlay.knowledge import Knowledge
@@ -91,7 +92,8 @@ def discover_in_pile(
     index = knowledge.record.index + 1
     identity = search_identity(images, search, settings, knowledge.seed, index)
     found: dict[str, Any] = {}
-    features = knowledge.features(images)
+    with counting(workshop.progress, f"looking at {len(images):,} images") as report:
+        features = knowledge.features(images, report)
     pile = _sorted(knowledge, features, search, calibration) if search.sort else None
     if pile is not None and not pile.has_new:
         workshop.progress.note(_nothing_new(pile))

@@ -2,7 +2,7 @@
 
 import copy
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -174,9 +174,14 @@ class Knowledge:
         return next(self.head.parameters()).device
 
     @torch.no_grad()
-    def features(self, images: Images) -> Tensor:
-        """Return the features of images of the right form, [N, D], on the device of the network."""
-        return features_of(self._folded, feed_of(images.pixels, self.device), self.form.prepare)
+    def features(self, images: Images, report: Callable[[int, int], None] | None = None) -> Tensor:
+        """Return the features of images of the right form, [N, D], on the device of the network.
+
+        Args:
+            images: The images.
+            report: Told how far it is, as by `inlay.engine.progress.counting`; None tells nobody.
+        """
+        return features_of(self._folded, feed_of(images.pixels, self.device), self.form.prepare, report)
 
     @cached_property
     def _folded(self) -> nn.Module:

@@ -126,16 +126,8 @@ class Learner(LabelledLearning):
         else:
             self._history.begin()
             with self._history.locked():
-                place, workshop = place_of(base), self._workshop()
                 labelled = self._described(images)
-                features = labelled.select(~apart).features
-                learned = pipeline.learn_base(
-                    trained, self._backbone, self.settings, self.seed, workshop, place, features
-                )
-                if bool(apart.any()):
-                    others = labelled.select(apart)
-                    learned = learned.referring_to(others.by(learned), others.labels)
-                record = self._accept(learned)
+                record = self._accept(self._learned_base(labelled, apart, place_of(base)))
         with self._history.locked():
             self._keep_exemplars(record, trained, exemplars)
             if bool(apart.any()) and self._history.calibration is None:
@@ -347,6 +339,18 @@ class Learner(LabelledLearning):
 
     def _workshop(self) -> pipeline.Workshop:
         return pipeline.Workshop(self.device, self.progress, self._history.checkpoint(), self._checkpoint_seconds)
+
+    def _learned_base(self, labelled: Described, apart: Tensor, place: str) -> Knowledge:
+        """Learn the images that are not apart, and refer to the others."""
+        trained = labelled.select(~apart) if bool(apart.any()) else labelled
+        how = (self._backbone, self.settings, self.seed, self._workshop(), place)
+        learned = pipeline.learn_base(trained.images, *how, trained.features)
+        seconds = learned.record.seconds + labelled.seconds
+        learned = replace(learned, record=replace(learned.record, seconds=seconds))
+        if not bool(apart.any()):
+            return learned
+        others = labelled.select(apart)
+        return learned.referring_to(others.by(learned), others.labels)
 
     def _described(self, images: Images) -> Described:
         return described(images, self._backbone, self.settings, self._workshop())

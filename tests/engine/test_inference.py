@@ -91,3 +91,10 @@ def test_modes_come_back_after_an_error() -> None:
 @pytest.mark.parametrize("count", [1, 4, 10, 99])
 def test_first_images_are_the_first_ones_or_all(count: int, streamed: bool) -> None:
     assert torch.equal(first_images(_feed(streamed), count), _images()[:count])
+
+
+def test_how_far_it_is_is_told_before_each_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inference, "_PIXELS_PER_BATCH_ON_CPU", 4 * 36)
+    told: list[tuple[int, int]] = []
+    features_of(_network(), _feed(), _prepare, lambda done, total: told.append((done, total)))
+    assert told == [(0, 3), (1, 3), (2, 3)]

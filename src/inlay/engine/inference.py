@@ -19,7 +19,12 @@ _PIXELS_PER_BATCH_ON_CPU = 2**17
 
 
 @torch.no_grad()
-def features_of(network: nn.Module, feed: Feed, prepare: Callable[[Tensor], Tensor]) -> Tensor:
+def features_of(
+    network: nn.Module,
+    feed: Feed,
+    prepare: Callable[[Tensor], Tensor],
+    report: Callable[[int, int], None] | None = None,
+) -> Tensor:
     """Return the features of all images in eval mode; the mode of every module is left as it was.
 
     Several processes share the images; the batches are the same whatever their number, and so are the features.
@@ -28,6 +33,7 @@ def features_of(network: nn.Module, feed: Feed, prepare: Callable[[Tensor], Tens
         network: Module from images [B, C, H, W] to features [B, D].
         feed: Brings N images to the device.
         prepare: Turns a uint8 batch into the network's input.
+        report: Called with the number of batches done and of all that this process computes; None tells nobody.
 
     Returns:
         Features [N, D] on the device, at least float32.
@@ -35,8 +41,13 @@ def features_of(network: nn.Module, feed: Feed, prepare: Callable[[Tensor], Tens
     modes = {module: module.training for module in network.modules()}
     network.eval()
     try:
-        with closing(feed.batches(_own_share(feed))) as batches:
-            parts = [_full(network(prepare(images))) for images in batches]
+        share = _own_share(feed)
+        parts: list[Tensor] = []
+        with closing(feed.batches(share)) as batches:
+            for images in batches:
+                if report is not None:
+                    report(len(parts), len(share))
+                parts.append(_full(network(prepare(images))))
         # More processes than batches: the others need to know the size of the features all the same.
         own = torch.cat(parts) if parts else _full(network(prepare(first_images(feed, 1))))[:0]
     finally:
