@@ -70,9 +70,11 @@ def reduced(statistics: ClassStatistics, kind: StatisticsKind) -> ClassStatistic
     std = statistics.std.double().mean(dim=0).float() if kind == "shared" else statistics.std
     correlation = None
     if kind == "pooled":
-        assert statistics.correlation is not None
         weights = (statistics.counts - 1).double() / (statistics.counts - 1).sum()
-        correlation = torch.tensordot(weights, statistics.correlation.double(), 1).half()
+        covariances = torch.stack([statistics.covariance(index) for index in range(len(statistics))])
+        within = torch.tensordot(weights, covariances, 1)
+        spread = within.diagonal().sqrt()
+        correlation = (within / (spread[:, None] * spread)).half()
     return ClassStatistics(statistics.mean, statistics.counts, std, correlation)
 
 
