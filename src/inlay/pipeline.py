@@ -156,11 +156,7 @@ def learn_base(
     head = train_base(task, lambda work: make_loop(work, None))
     network.eval().requires_grad_(False)
     features = features_of(network, feed, form.prepare) if features is None else features
-    if not bool(torch.isfinite(features).all()):
-        raise TrainingDivergedError(
-            f"The base stage ended with features that are not finite; try a lower learning rate, such as "
-            f"--set base.training.learning_rate={training.learning_rate / 10:g} --restart."
-        )
+    _check_finite(features, training)
     if training.epochs == 0:
         weight, bias = refit_linear(features, labels, classes, settings.classifier.refit_decay)
         head.load_state_dict({"weight": weight, "bias": bias})
@@ -248,10 +244,7 @@ def _with_new_classes(
     task = _stage_task(knowledge, feed, len(classes) if not isinstance(classes, int) else classes, settings)
     task = replace(task, known_features=features)
     if given:
-        assert images.labels is not None
-        old = [] if exemplars is None else [exemplars.classes]
-        labels = torch.cat([task.old_classes + images.labels.cpu(), *old])
-        task = replace(task, labels=labels.to(workshop.device))
+        task = replace(task, labels=_labels_of(images, exemplars, task.old_classes).to(workshop.device))
     work_identity = identity if exemplars is None else _hash(identity, exemplars.fingerprint())
     make_loop = workshop.loop_maker(f"stage {index}", settings.training, feed, task.seed, work_identity)
     chosen = labelled.METHOD if given else method(settings.method)
@@ -290,6 +283,21 @@ def _with_new_classes(
         reference=knowledge.reference if settings.branch.gate == "frozen" else None,
     )
     return with_densities(after)
+
+
+def _labels_of(images: Images, exemplars: Exemplars | None, old_classes: int) -> Tensor:
+    """Return the class of each image among all classes, then that of each exemplar."""
+    assert images.labels is not None
+    old = [] if exemplars is None else [exemplars.classes]
+    return torch.cat([old_classes + images.labels.cpu(), *old])
+
+
+def _check_finite(features: Tensor, training: TrainingSettings) -> None:
+    if not bool(torch.isfinite(features).all()):
+        raise TrainingDivergedError(
+            f"The base stage ended with features that are not finite; try a lower learning rate, such as "
+            f"--set base.training.learning_rate={training.learning_rate / 10:g} --restart."
+        )
 
 
 def _stage_task(knowledge: Knowledge, feed: Feed, classes: int, settings: Settings) -> StageTask:

@@ -13,7 +13,7 @@ from inlay.discovery.class_spread import count_by_spread, relative_spread
 from inlay.discovery.triage import separation
 from inlay.engine.randomness import generator
 from inlay.knowledge import Knowledge
-from inlay.piles import calibrated, look_again, sort_pile
+from inlay.piles import SortedPile, calibrated, look_again, sort_pile
 from inlay.pipeline import Workshop, learn_base, learn_stage
 from inlay.settings import Settings
 
@@ -96,16 +96,12 @@ def hide_and_find(
     searched, is_new = labelled.select(places), is_hidden[places]
     found = searched.by(known)
     pile = sort_pile(known, found, calibration, error)
-    # Where nothing was found, everything is looked at, so that the other figures exist.
-    everything = torch.ones_like(pile.new)
-    looks_new = pile.new if int(pile.new.sum()) > len(hidden) else everything
     randomness = generator(seed, "class count", device=found.device)
-    count = count_by_spread(found[looks_new], known.statistics, randomness)
+    count = count_by_spread(found[_taken(pile, len(hidden))], known.statistics, randomness)
     pile = look_again(known, found, pile, count.estimate)
-    taken = pile.new if int(pile.new.sum()) > len(hidden) else everything
+    taken = _taken(pile, len(hidden))
     images = searched.images.select(taken.cpu()).without_labels()
-    classes = min(count.estimate, len(images) - 1)
-    after = learn_stage(known, images, classes, settings, workshop, features=found[taken])
+    after = learn_stage(known, images, min(count.estimate, len(images) - 1), settings, workshop, features=found[taken])
     scores, unmoved = pile.scores.cpu(), after.reference is not None
     return HiddenTrial(
         hidden=tuple(hidden),
@@ -123,6 +119,11 @@ def _shuffled(chosen: Tensor, randomness: torch.Generator) -> Tensor:
     """Return the places of the chosen ones, bool [N], in random order."""
     places = chosen.nonzero().flatten()
     return places[torch.randperm(len(places), generator=randomness)]
+
+
+def _taken(pile: SortedPile, hidden: int) -> Tensor:
+    """Return the new images, bool [N]; all where too few were found, so that the other figures exist."""
+    return pile.new if int(pile.new.sum()) > hidden else torch.ones_like(pile.new)
 
 
 def _spread(known: Knowledge, features: Tensor, classes: int, seed: int) -> float:

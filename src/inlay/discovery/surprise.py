@@ -8,12 +8,11 @@ import torch
 from torch import Tensor
 
 from inlay.discovery.statistics import ClassStatistics
-from inlay.discovery.whitening import mean_within_class_covariance
+from inlay.discovery.whitening import POOLED_FLOOR, mean_within_class_covariance
 
 __all__ = ["class_surprise", "common_surprise"]
 
 _RIDGE = 1e-2
-_POOLED_RIDGE = 1.0
 _SMALLEST = 1e-12
 
 
@@ -72,7 +71,7 @@ def _variance_surprise(points: Tensor, statistics: ClassStatistics, shrinkage: f
 def _pooled_surprise(points: Tensor, means: Tensor, statistics: ClassStatistics) -> Tensor:
     """Return the squared distance to the nearest of some means, [M, D], in the metric of one covariance."""
     covariance = mean_within_class_covariance(statistics)
-    floor = (_POOLED_RIDGE * covariance.diagonal().mean()).clamp_min(_SMALLEST)
+    floor = (POOLED_FLOOR * covariance.diagonal().mean()).clamp_min(_SMALLEST)
     # A covariance rebuilt from half-precision correlations may have eigenvalues a little below 0; the floor is larger.
     root = torch.linalg.cholesky(covariance + floor * torch.eye(len(covariance)).to(covariance))
     moved, centres = (torch.linalg.solve_triangular(root, part.T, upper=False).T for part in (points, means))

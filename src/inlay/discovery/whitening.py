@@ -5,11 +5,11 @@ from torch import Tensor
 
 from inlay.discovery.statistics import ClassStatistics
 
-__all__ = ["known_metric", "mean_within_class_covariance", "whitening"]
+__all__ = ["POOLED_FLOOR", "known_metric", "mean_within_class_covariance", "whitening"]
 
 _FLOOR = 0.03
-# With more features than images of a class, correlations are known too badly to be trusted further.
-_POOLED_FLOOR = 1.0
+POOLED_FLOOR = 1.0
+"""Share of the mean variance that is added where classes share their correlations, which are known badly there."""
 
 
 def mean_within_class_covariance(statistics: ClassStatistics) -> Tensor:
@@ -45,7 +45,7 @@ def known_metric(statistics: ClassStatistics) -> Tensor:
     Raises:
         ValueError: If all classes are empty.
     """
-    floor = _POOLED_FLOOR if statistics.kind == "pooled" else _FLOOR
+    floor = POOLED_FLOOR if statistics.kind == "pooled" else _FLOOR
     return _inverse_root(mean_within_class_covariance(statistics), floor)
 
 
