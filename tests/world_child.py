@@ -264,9 +264,10 @@ def main(case: str, out: Path) -> None:
     # What is registered before the group is joined runs after it was left.
     atexit.register(_save_at_exit, results, f"{out}.{os.environ['RANK']}")
     world = World.current()
-    results["group threads"] = _group_threads()
     results |= {"world": world_case, "batch_norm": batch_norm_case}[case](world, out)
     results["training"] = {str(dtype): train(world, dtype) for dtype in (torch.float64, torch.float32)}
+    # Listed last, as a thread gives itself its name a little after it has begun.
+    results["group threads"] = _group_threads()
 
 
 if __name__ == "__main__":
