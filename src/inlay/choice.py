@@ -28,6 +28,7 @@ _AS_IT_IS = {
     "classifier.refit_decay": 0.01,
     "classifier.density_floor": 1.0,
     "classifier.density_counts": True,
+    "classifier.advised": True,
 }
 _LEAST_SHARE, _MOST_SHARE = 0.1, 0.25
 # So many leave room for three odd ones among the twentieth that may be taken for new.

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from inlay.backbones.twin import ResidualStudentHead
+from inlay.discovery.advised import AdvisedDensities
 from inlay.discovery.calibration import HeadScale, calibrated_concat
 from inlay.discovery.density import DensityHead
 from inlay.discovery.projection import StudentHead
@@ -180,7 +181,8 @@ def describe_head(head: nn.Module) -> dict[str, Any]:
     """Describe the structure of a head as JSON-ready data; its sizes are those of its tensors.
 
     Args:
-        head: A linear head with bias, a cosine or clustering head, a `DensityHead` or a `ConcatenatedHead`.
+        head: A linear head with bias, a cosine or clustering head, a `DensityHead`, alone or advised, or a
+            `ConcatenatedHead`.
 
     Returns:
         "kind" and, where that is "concatenated", the description of the "novel" head.
@@ -192,6 +194,8 @@ def describe_head(head: nn.Module) -> dict[str, Any]:
         return {"kind": "concatenated", "novel": describe_head(head.novel)}
     if type(head) is DensityHead:
         return {"kind": "densities"}
+    if type(head) is AdvisedDensities:
+        return {"kind": "advised-densities"}
     return {"kind": _kind_of(head)}
 
 
@@ -208,14 +212,16 @@ def rebuild_head(description: Mapping[str, Any], tensors: Mapping[str, Tensor]) 
     concatenated = description.get("kind") == "concatenated"
     described = description.get("novel") if concatenated else description
     kind = described.get("kind") if isinstance(described, Mapping) else None
-    if kind not in (_KINDS if concatenated else [*_KINDS, "densities"]):
+    if kind not in (_KINDS if concatenated else [*_KINDS, *_DENSITIES]):
         raise InlayError(
             f"The head is described by the unknown kind {kind!r}; write one of {', '.join(_KINDS)}, alone or as the "
-            f"novel part of the kind concatenated, or densities."
+            f"novel part of the kind concatenated, or {' or '.join(_DENSITIES)}."
         )
     try:
         if kind == "densities":
             return DensityHead.from_tensors(tensors)
+        if kind == "advised-densities":
+            return _advised(tensors)
         head = _empty_concatenated(str(kind), tensors) if concatenated else _empty(str(kind), tensors)
         head.load_state_dict({name: tensor.clone() for name, tensor in tensors.items()}, assign=True)
     except (KeyError, RuntimeError, ValueError) as error:
@@ -234,6 +240,17 @@ _KINDS: dict[str, type[NovelHead]] = {
     "student": StudentHead,
     "residual-student": ResidualStudentHead,
 }
+
+
+_DENSITIES = ("densities", "advised-densities")
+
+
+def _advised(tensors: Mapping[str, Tensor]) -> AdvisedDensities:
+    head = _empty("linear", _under(tensors, "head."))
+    assert isinstance(head, nn.Linear)
+    head.load_state_dict({name: tensor.clone() for name, tensor in _under(tensors, "head.").items()}, assign=True)
+    densities = DensityHead.from_tensors(_under(tensors, "densities."))
+    return AdvisedDensities(densities, head, tensors["advised"].clone()).eval()
 
 
 def _kind_of(head: nn.Module) -> str:

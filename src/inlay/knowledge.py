@@ -14,6 +14,7 @@ from inlay import backbones, branches
 from inlay.backbones.twin import TwinNetwork
 from inlay.data.images import Images
 from inlay.data.normalisation import Normalisation
+from inlay.discovery.advised import AdvisedDensities
 from inlay.discovery.density import DensityHead
 from inlay.discovery.statistics import ClassStatistics
 from inlay.engine.feed import feed_of
@@ -130,6 +131,7 @@ class Knowledge:
         densities: Gaussians of the classes, which predict in place of the head; None if the head does.
         reference: Features of images of base classes that were kept out of training; None if there are none for the
             network as it is now.
+        base_head: Head of the base stage, whose advice densities take; None if they take none.
     """
 
     network: nn.Module
@@ -144,11 +146,23 @@ class Knowledge:
     architecture: Mapping[str, Any] | None = None
     densities: DensityHead | None = None
     reference: HeldOut | None = None
+    base_head: nn.Linear | None = None
 
-    @property
+    @cached_property
     def classifier(self) -> nn.Module:
         """What turns features [B, D] into the scores of all classes, [B, C]."""
-        return self.head if self.densities is None else self.densities
+        if self.densities is None:
+            return self.head
+        advised = torch.tensor([id in self._as_trained for id in range(len(self.densities.means))], device=self.device)
+        if self.base_head is None or not bool(advised.any()):
+            return self.densities
+        return AdvisedDensities(self.densities, self.base_head, advised)
+
+    @property
+    def _as_trained(self) -> set[int]:
+        """Classes of the base stage that have taken no other class in since."""
+        base = {entry.id for entry in self.registry.of_stage(0)}
+        return base - {self.registry.resolve(entry.id) for entry in self.registry.retired()}
 
     @torch.no_grad()
     def logits(self, images: Images) -> Tensor:
@@ -199,6 +213,8 @@ class Knowledge:
             tensors |= {f"densities.{name}": tensor for name, tensor in self.densities.state_dict().items()}
         if self.reference is not None:
             tensors |= {f"reference.{name}": tensor for name, tensor in self.reference.tensors().items()}
+        if self.base_head is not None:
+            tensors |= {f"base_head.{name}": tensor for name, tensor in self.base_head.state_dict().items()}
         facts = {
             "backbone": self.backbone,
             "architecture": self.architecture,
@@ -252,6 +268,7 @@ class Knowledge:
         densities = _under(tensors, "densities.")
         held_out = _under(tensors, "reference.")
         reference = HeldOut.from_tensors(held_out, statistics.mean.shape[1], len(statistics)) if held_out else None
+        base_head = _under(tensors, "base_head.")
         return cls(
             network=network,
             head=head.requires_grad_(False).to(device),
@@ -265,6 +282,7 @@ class Knowledge:
             architecture=facts.get("architecture"),
             densities=DensityHead.from_tensors(densities).to(device) if densities else None,
             reference=None if reference is None else reference.to(device),
+            base_head=_linear(base_head, device) if base_head else None,
         )
 
 
@@ -275,6 +293,12 @@ def _with_tuples(data: Mapping[str, Any]) -> dict[str, Any]:
 
 def _under(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+
+
+def _linear(tensors: Mapping[str, Tensor], device: torch.device) -> nn.Linear:
+    head = rebuild_head({"kind": "linear"}, tensors)
+    assert isinstance(head, nn.Linear)
+    return head.requires_grad_(False).to(device)
 
 
 def _load(module: nn.Module, tensors: Mapping[str, Tensor], prefix: str) -> None:

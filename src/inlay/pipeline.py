@@ -281,8 +281,18 @@ def _with_new_classes(
         record=record,
         # The features of images that nobody has any more are not known for a network that has changed.
         reference=knowledge.reference if settings.branch.gate == "frozen" else None,
+        base_head=_adviser(knowledge, settings),
     )
     return with_densities(after)
+
+
+def _adviser(knowledge: Knowledge, settings: Settings) -> nn.Linear | None:
+    """Return the head of the base stage, if the stage that follows leaves its features as they are."""
+    if not settings.classifier.advised or settings.branch.gate != "frozen":
+        return None
+    if knowledge.record.index == 0 and isinstance(knowledge.head, nn.Linear):
+        return knowledge.head
+    return knowledge.base_head
 
 
 def _labels_of(images: Images, exemplars: Exemplars | None, old_classes: int) -> Tensor:

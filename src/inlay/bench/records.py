@@ -124,6 +124,7 @@ def sizes_of(known: Knowledge) -> dict[str, int]:
     network = branches.folded_parameters(known.network, known.form.example().to(known.device))
     kept = [*known.statistics.tensors().values(), *([] if known.densities is None else known.densities.buffers())]
     kept += [] if known.reference is None else [*known.reference.tensors().values()]
+    kept += [] if known.base_head is None else [*known.base_head.parameters()]
     return {
         "parameters": network + branches.count_parameters(known.head),
         "stored_bytes": sum(tensor.numel() * tensor.element_size() for tensor in kept),

@@ -183,6 +183,8 @@ def _receipt(knowledge: Knowledge, stages: Sequence[StageRecord]) -> Iterator[st
     parts["weights of the head"] = sum(tensor.nbytes for tensor in knowledge.head.state_dict().values())
     if knowledge.densities is not None:
         parts["densities"] = sum(tensor.nbytes for tensor in knowledge.densities.buffers())
+    if knowledge.base_head is not None:
+        parts["weights of the base stage's head"] = sum(tensor.nbytes for tensor in knowledge.base_head.parameters())
     parts["text of the register"] = len(json.dumps(knowledge.registry.to_json()))
     yield "In bytes per class: " + ", ".join(f"{what} {round(size / classes):,}" for what, size in parts.items()) + "."
     taught = sum(len(record.fingerprints) for record in stages if record.kind == "labelled")

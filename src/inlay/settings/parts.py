@@ -276,6 +276,8 @@ class ClassifierSettings:
         density_floor: Part of the mean variance that is added in every direction.
         density_rank: Directions kept of what a class does not share.
         density_counts: With "densities": allow for the mean of a class being the less certain the fewer images it has.
+        advised: With "densities", where stages leave the network as it is: keep the head of the base stage, which has
+            a say in which of its classes it is.
     """
 
     detach: bool = False
@@ -293,3 +295,4 @@ class ClassifierSettings:
     density_floor: float = field(default=0.05, metadata=_POSITIVE)
     density_rank: int = field(default=64, metadata=_POSITIVE)
     density_counts: bool = False
+    advised: bool = False

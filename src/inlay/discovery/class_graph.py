@@ -1,0 +1,125 @@
+"""How many classes a pile holds, judged by how long a walk from image to similar image stays among few of them.
+
+Images are joined with their nearest neighbours. With S the normalised adjacency of this graph, tr S^t is the chance of
+being back after t steps of a random walk, summed over all starts: where k groups hang together but for a few edges it
+falls to about k and stays there for a while. Groups in pictures are never that clean, so the logarithm of the number of
+classes is read off the traces of five powers by a linear rule, whose constants were fitted to piles of known content:
+see `benchmarks/count_constants.py`.
+
+The walk knows no scale: it asks only which images are neighbours. That is its use where a network has been trained on
+neither the known classes nor the new ones.
+"""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from inlay.discovery.class_count import CountSettings, candidate_counts
+from inlay.discovery.class_count_interval import ClassCount, CurvePoint, bounded
+from inlay.discovery.statistics import ClassStatistics
+from inlay.discovery.whitening import known_metric
+
+__all__ = ["CONSTANTS", "STEPS", "TYPICAL_ERROR", "count_by_graph", "log_return_sums", "walk_description"]
+
+STEPS = (2, 4, 8, 16, 32)
+"""Lengths of the walk, each twice the one before."""
+
+CONSTANTS = (0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+"""Weights of the logarithms of tr S^t for each length and of the number of images, and what is added."""
+
+TYPICAL_ERROR = 0.3
+"""Standard deviation of the logarithm of the count, on piles of a data set that the constants were not fitted to."""
+
+_POINTS = 1500
+_DIRECTIONS = 128
+_NEIGHBOURS, _NEIGHBOUR_SHARE = 5, 0.01
+_SMALLEST = 1e-12
+
+
+@torch.no_grad()
+def count_by_graph(features: Tensor, known: ClassStatistics, generator: torch.Generator) -> ClassCount:
+    """Estimate how many classes there are among images, 1 or more, by walks among them.
+
+    Args:
+        features: Features of the unlabelled images, [N, D], by a network that was not trained on the known classes.
+        known: Statistics of the known classes in the same features, one or more of them not empty.
+        generator: Source of the draw of images, where they are many, on any device.
+
+    Returns:
+        The estimate, an interval whose upper end is at most twice the lower, and the curve of log-likelihoods.
+
+    Raises:
+        ValueError: If there are no features or one is not finite.
+    """
+    described = walk_description(features, known, generator)
+    candidates = [1, *candidate_counts(len(features), CountSettings())]
+    if described is None:
+        return ClassCount(1, 1, 1, ())
+    logarithm = sum(weight * value for weight, value in zip(CONSTANTS, (*described, 1.0), strict=True))
+    count = min(max(math.exp(logarithm), 1.0), max(1.0, len(features) / 2))
+    estimate = max(1, round(count))
+    low, high = bounded(estimate, max(1, math.floor(count / math.sqrt(2))), math.ceil(count * math.sqrt(2)))
+    curve = (CurvePoint(k, -((math.log(k / count) / TYPICAL_ERROR) ** 2) / 2) for k in candidates)
+    return ClassCount(estimate, low, high, tuple(curve))
+
+
+@torch.no_grad()
+def walk_description(features: Tensor, known: ClassStatistics, generator: torch.Generator) -> list[float] | None:
+    """Describe a pile by walks in the metric of known classes.
+
+    Of more than 1,500 images as many are drawn. Of their places, the 128 directions of greatest variance are kept and
+    brought to length 1; then each image is joined with its nearest hundredth of the others, and 5 at least.
+
+    Args:
+        features: Features, [N, D].
+        known: Statistics of the known classes.
+        generator: Source of the draw.
+
+    Returns:
+        The logarithms of tr S^t for each of the lengths, and of the number of images; None where images are too few to
+        have neighbours, or do not differ.
+
+    Raises:
+        ValueError: If there are no features or one is not finite.
+    """
+    if features.ndim != 2 or features.numel() == 0 or not torch.isfinite(features).all():
+        raise ValueError(f"features must be finite, [N, D] with N and D above 0; got {tuple(features.shape)}")
+    order = torch.randperm(len(features), generator=generator, device=generator.device)[:_POINTS]
+    chosen = features[order.to(features.device)].float()
+    points = (chosen - chosen.mean(dim=0)) @ known_metric(known).to(chosen)
+    if len(points) <= _NEIGHBOURS or float(points.square().mean()) < _SMALLEST:
+        return None
+    _, axes = torch.linalg.eigh(points.T @ points / len(points))
+    neighbours = max(_NEIGHBOURS, round(_NEIGHBOUR_SHARE * len(points)))
+    sums = log_return_sums(F.normalize(points @ axes[:, -_DIRECTIONS:]), neighbours)
+    return [*sums, math.log(len(points))]
+
+
+def log_return_sums(points: Tensor, neighbours: int) -> list[float]:
+    """Return log tr S^t for each of `STEPS`, with S the normalised graph of nearest neighbours.
+
+    An edge weighs 1 where both points are among each other's nearest, and half where one is.
+
+    Args:
+        points: Points, [N, d].
+        neighbours: Nearest others that a point is joined with, 1 to N - 1.
+
+    Raises:
+        ValueError: If the number of neighbours is out of its range.
+    """
+    if not 1 <= neighbours < len(points):
+        raise ValueError(f"each of {len(points)} points needs 1 to {len(points) - 1} neighbours, not {neighbours}")
+    distances = torch.cdist(points, points).fill_diagonal_(torch.inf)
+    nearest = distances.topk(neighbours, largest=False).indices
+    chosen = torch.zeros_like(distances).scatter_(1, nearest, 1.0)
+    edges = (chosen + chosen.T) / 2
+    scale = edges.sum(dim=1).rsqrt()
+    power = scale[:, None] * edges * scale
+    sums = []
+    for step in STEPS:
+        # S is symmetric, so tr S^2t is the sum of the squares of S^t, and each power is the square of the last.
+        sums.append(float(power.double().square().sum().clamp_min(_SMALLEST).log()))
+        power = power @ power if step != STEPS[-1] else power
+    return sums
