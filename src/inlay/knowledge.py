@@ -269,11 +269,13 @@ class Knowledge:
         held_out = _under(tensors, "reference.")
         reference = HeldOut.from_tensors(held_out, statistics.mean.shape[1], len(statistics)) if held_out else None
         base_head = _under(tensors, "base_head.")
+        registry = ClassRegistry.from_json(facts["classes"])
+        base_size = (len(registry.of_stage(0)), statistics.mean.shape[1])
         return cls(
             network=network,
             head=head.requires_grad_(False).to(device),
             statistics=statistics.to(device),
-            registry=ClassRegistry.from_json(facts["classes"]),
+            registry=registry,
             form=form,
             backbone=facts["backbone"],
             settings=Settings.from_json(facts["settings"]),
@@ -282,7 +284,7 @@ class Knowledge:
             architecture=facts.get("architecture"),
             densities=DensityHead.from_tensors(densities).to(device) if densities else None,
             reference=None if reference is None else reference.to(device),
-            base_head=_linear(base_head, device) if base_head else None,
+            base_head=_base_head(base_head, base_size).to(device) if base_head else None,
         )
 
 
@@ -295,10 +297,11 @@ def _under(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
 
-def _linear(tensors: Mapping[str, Tensor], device: torch.device) -> nn.Linear:
+def _base_head(tensors: Mapping[str, Tensor], size: tuple[int, int]) -> nn.Linear:
     head = rebuild_head({"kind": "linear"}, tensors)
-    assert isinstance(head, nn.Linear)
-    return head.requires_grad_(False).to(device)
+    if not isinstance(head, nn.Linear) or head.weight.shape != size:
+        raise ValueError(f"the head of the base stage must have {size[0]} classes and {size[1]} features")
+    return head.requires_grad_(False)
 
 
 def _load(module: nn.Module, tensors: Mapping[str, Tensor], prefix: str) -> None:

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from inlay.calibration import Calibration
 from inlay.discovery.class_count import estimate_class_count
 from inlay.discovery.class_count_interval import ClassCount
+from inlay.discovery.class_graph import count_by_graph
 from inlay.discovery.class_spread import count_by_spread
 from inlay.discovery.foreign import foreign_limit
 from inlay.discovery.groups import newness
@@ -26,7 +27,7 @@ from inlay.engine.randomness import derive_seed, generator
 from inlay.errors import InlayError
 from inlay.knowledge import Knowledge
 
-__all__ = ["SortedPile", "calibrated", "count_new_classes", "look_again", "novelty_of", "sort_pile"]
+__all__ = ["SortedPile", "calibrated", "count_classes", "count_new_classes", "look_again", "novelty_of", "sort_pile"]
 
 _DRAWN_PER_CLASS = 200
 _SCORES_KEPT = 5000
@@ -160,11 +161,27 @@ def count_new_classes(knowledge: Knowledge, features: Tensor, calibration: Calib
         calibration: What the run knows of its errors.
         seed: Seed of everything random.
     """
+    return count_classes(knowledge, features, seed, calibration.spread).widened(calibration.widening)
+
+
+def count_classes(knowledge: Knowledge, features: Tensor, seed: int, spread: float = 1.0) -> ClassCount:
+    """Estimate the number of classes among new images by what suits the network.
+
+    One that has been trained on the known classes lays others closer together, which hiding classes measures. To one
+    that stays as it was, known and new classes are alike, and walks among the images tell more.
+
+    Args:
+        knowledge: What is known.
+        features: Features of the new images by its network, [N, D].
+        seed: Seed of everything random.
+        spread: How much looser new classes are than expected, for a network that was trained.
+    """
     randomness = generator(seed, "class count", device=features.device)
+    if knowledge.settings.leaves_network:
+        return count_by_graph(features, knowledge.statistics, randomness)
     if knowledge.statistics.present < 2:
-        return estimate_class_count(features, randomness).widened(calibration.widening)
-    counted = count_by_spread(features, knowledge.statistics, randomness, calibration.spread)
-    return counted.widened(calibration.widening)
+        return estimate_class_count(features, randomness)
+    return count_by_spread(features, knowledge.statistics, randomness, spread)
 
 
 def novelty_of(knowledge: Knowledge, features: Tensor) -> Tensor:

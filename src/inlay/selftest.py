@@ -9,11 +9,11 @@ from torch import Tensor, nn
 from inlay.calibration import HiddenTrial
 from inlay.described import Described
 from inlay.discovering import forgetting_of
-from inlay.discovery.class_spread import count_by_spread, relative_spread
+from inlay.discovery.class_spread import relative_spread
 from inlay.discovery.triage import separation
 from inlay.engine.randomness import generator
 from inlay.knowledge import Knowledge
-from inlay.piles import SortedPile, calibrated, look_again, sort_pile
+from inlay.piles import SortedPile, calibrated, count_classes, look_again, sort_pile
 from inlay.pipeline import Workshop, learn_base, learn_stage
 from inlay.settings import Settings
 
@@ -96,8 +96,7 @@ def hide_and_find(
     searched, is_new = labelled.select(places), is_hidden[places]
     found = searched.by(known)
     pile = sort_pile(known, found, calibration, error)
-    randomness = generator(seed, "class count", device=found.device)
-    count = count_by_spread(found[_taken(pile, len(hidden))], known.statistics, randomness)
+    count = count_classes(known, found[_taken(pile, len(hidden))], seed)
     pile = look_again(known, found, pile, count.estimate)
     taken = _taken(pile, len(hidden))
     images = searched.images.select(taken.cpu()).without_labels()

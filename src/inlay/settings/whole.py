@@ -59,6 +59,11 @@ class Settings:
     ranking: baseline_parts.RankingSettings = field(default_factory=baseline_parts.RankingSettings)
     softened: baseline_parts.SoftenedSettings = field(default_factory=baseline_parts.SoftenedSettings)
 
+    @property
+    def leaves_network(self) -> bool:
+        """Whether the network stays as it is given, in the base stage and in all others."""
+        return self.base.training.epochs == 0 and self.branch.gate == "frozen"
+
     def to_json(self) -> dict[str, Any]:
         """Return nested plain objects, one to one with the fields."""
         return dataclasses.asdict(self)
