@@ -1,15 +1,18 @@
-"""Fit the constants that count classes by walks: benchmarks/results/own-images/count-constants.json.
+"""Fit the rule that counts classes by walks: benchmarks/results/own-images/count-constants.json.
 
     python -m benchmarks.count_constants --data ROOT --work FOLDER [--piles 400]
 
 ROOT holds CIFAR-100 and Tiny-ImageNet. Piles of known content are drawn from both: random known classes, from whose
 images the metric comes, and 1 to 60 others of 25 images or more each, evenly or up to 1:10. The features are those of
-the network that `inlay fit` chooses for photographs; they are kept in FOLDER. Printed and written are the constants of
-`inlay.discovery.class_graph`, and how far off a rule is that was fitted to one data set and asked about the other.
+the network that `inlay fit` chooses for photographs; they are kept in FOLDER. Piles of made-up groups, apart or
+overlapping, are added, so that the rule is right where classes are clear. The rule is written into the package, and
+how far off one is that was fitted to one data set and asked about the other into the results.
 """
 
 import argparse
 import math
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -19,10 +22,11 @@ from benchmarks import photographs
 from benchmarks.own_images_record import origin
 from torch import Tensor
 
+import inlay.discovery
 from inlay.bench.datasets import benchmark
 from inlay.data import load
 from inlay.described import described
-from inlay.discovery.class_graph import STEPS, walk_description
+from inlay.discovery.class_graph import RULE_FILE, WalkRule, walk_description
 from inlay.discovery.statistics import class_statistics
 from inlay.engine.checkpoint import write_json
 from inlay.engine.device import find_device
@@ -30,77 +34,89 @@ from inlay.engine.randomness import generator
 from inlay.pipeline import Workshop
 from inlay.settings import preset
 
-__all__ = ["errors_of", "fitted", "main"]
+__all__ = ["PART", "RESULTS", "errors_of", "fitted", "main"]
 
 Array = npt.NDArray[np.float64]
+Piles = tuple[Array, Array]
 
 RESULTS = Path(__file__).parent / "results" / "own-images"
 PART = "count-constants"
 
 # Images of each class that are looked at: a few minutes of one core for each data set.
 _IMAGES = {"cifar100": 300, "tinyimagenet": 120}
+_MADE_UP = "made-up"
 _KNOWN, _LABELLED = (5, 10, 20, 40, 80), (30, 60, 100)
-_MOST_CLASSES, _FEWEST_IMAGES = 60, 25
+_MOST_CLASSES, _FEWEST_IMAGES, _MOST_IMAGES = 60, 25, 250
 _RATIOS = (1, 1, 3, 10)
 _PILES_PER_SPLIT = 4
-# The traces are nearly collinear; without it their weights would be large and cancel.
-_RIDGE = 0.3
+_DIMENSIONS, _APART = (8, 16, 32, 64, 128), (1.5, 6.0)
+_RIDGE = 3.0
+_DIGITS = 6
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Draw, fit and write."""
     options = _parser().parse_args(arguments)
-    torch.set_num_threads(1)
     options.work.mkdir(parents=True, exist_ok=True)
-    piles = {name: _piles(*_features(name, options), options.piles, name) for name in _IMAGES}
+    names = [*_IMAGES, _MADE_UP]
+    with ProcessPoolExecutor(max_workers=options.processes) as pool:
+        piles = dict(zip(names, pool.map(partial(_drawn, options=options), names), strict=True))
     transfer = {}
-    for name, own in piles.items():
+    for name in _IMAGES:
         others = [other for other in piles if other != name]
         rule = fitted(*_joined([piles[other] for other in others]))
-        transfer[name] = {"fitted_to": others, **errors_of(rule, *own)}
-    constants = fitted(*_joined(list(piles.values())))
+        transfer[name] = {"fitted_to": others, **errors_of(rule, *piles[name])}
+    clear = errors_of(fitted(*_joined([piles[name] for name in _IMAGES])), *piles[_MADE_UP])
+    error = math.sqrt(sum(entry["log_error"] ** 2 for entry in transfer.values()) / len(transfer))
+    rule = fitted(*_joined(list(piles.values())), error=round(error, 3))
     command = "python -m benchmarks.count_constants --data ROOT --work FOLDER --piles"
     record = {
         "part": PART,
-        "steps": list(STEPS),
-        "constants": [round(float(value), 4) for value in constants],
-        "transfer": transfer,
+        "rule": vars(rule),
+        "transfer": {**transfer, _MADE_UP: {"fitted_to": list(_IMAGES), **clear}},
         "command": f"{command} {options.piles}",
         **origin("cpu", [0]),
     }
     options.out.mkdir(parents=True, exist_ok=True)
     write_json(options.out / f"{PART}.json", record)
-    print(record["constants"], transfer)
+    write_json(options.rule, vars(rule))
+    print(record["transfer"])
 
 
-def fitted(values: Array, truth: Array) -> Array:
-    """Fit log k as a linear function of descriptions, by ridge regression on standardised values.
+def fitted(values: Array, truth: Array, error: float = 0.0) -> WalkRule:
+    """Fit the logarithm of the number of classes, by ridge regression on the terms of a rule.
 
     Args:
         values: Descriptions of piles, [N, F].
         truth: Numbers of classes, [N].
-
-    Returns:
-        The weights and then the constant, [F + 1].
+        error: What the rule says of its error.
     """
-    centre, scale = values.mean(axis=0), values.std(axis=0)
-    inputs = (values - centre) / scale
-    targets = np.log(truth)
-    weights = np.linalg.solve(inputs.T @ inputs + _RIDGE * np.eye(len(scale)), inputs.T @ (targets - targets.mean()))
-    weights = weights / scale
-    return np.append(weights, targets.mean() - weights @ centre)
+    centre, scale = (tuple(np.round(each, _DIGITS).tolist()) for each in (values.mean(axis=0), values.std(axis=0)))
+    blank = WalkRule(centre, scale, (), error)
+    terms = np.array([blank.terms(row) for row in values.tolist()])
+    # All terms but the last, which is 1, are held small; products of them are nearly collinear.
+    penalty = _RIDGE * np.eye(terms.shape[1])
+    penalty[-1, -1] = 0
+    weights = np.linalg.solve(terms.T @ terms + penalty, terms.T @ np.log(truth))
+    return WalkRule(centre, scale, tuple(np.round(weights, _DIGITS).tolist()), error)
 
 
-def errors_of(constants: Array, values: Array, truth: Array) -> dict[str, float]:
+def errors_of(rule: WalkRule, values: Array, truth: Array) -> dict[str, float]:
     """Say how far off a rule is: root mean square of the logarithm, and the share within 20 % and a factor of √2."""
-    logarithms = values @ constants[:-1] + constants[-1]
-    errors = logarithms - np.log(truth)
-    rounded = np.maximum(1, np.round(np.exp(logarithms)))
+    logarithms = np.maximum(0, [rule(row) for row in values.tolist()])
+    errors, rounded = logarithms - np.log(truth), np.round(np.exp(logarithms))
     return {
         "log_error": float(np.sqrt(np.mean(errors**2))),
         "within_20_percent": float(np.mean(np.abs(rounded / truth - 1) <= 0.2 + 1e-9)),
         "within_root_2": float(np.mean(np.abs(errors) <= math.log(2) / 2)),
     }
+
+
+def _drawn(name: str, options: argparse.Namespace) -> Piles:
+    torch.set_num_threads(1)
+    if name == _MADE_UP:
+        return _made_up(2 * options.piles)
+    return _photographed(*_features(name, options), options.piles, name)
 
 
 def _features(name: str, options: argparse.Namespace) -> tuple[Tensor, Tensor]:
@@ -125,11 +141,11 @@ def _features(name: str, options: argparse.Namespace) -> tuple[Tensor, Tensor]:
     return kept["features"].float(), kept["labels"]
 
 
-def _joined(parts: list[tuple[Array, Array]]) -> tuple[Array, Array]:
+def _joined(parts: list[Piles]) -> Piles:
     return np.concatenate([values for values, _ in parts]), np.concatenate([truth for _, truth in parts])
 
 
-def _piles(features: Tensor, labels: Tensor, count: int, name: str) -> tuple[Array, Array]:
+def _photographed(features: Tensor, labels: Tensor, count: int, name: str) -> Piles:
     """Describe piles, [N, F], and say the number of classes of each, [N]."""
     rows: list[list[float]] = []
     truth: list[int] = []
@@ -155,12 +171,42 @@ def _piles(features: Tensor, labels: Tensor, count: int, name: str) -> tuple[Arr
 
 
 def _pile(features: Tensor, labels: Tensor, classes: npt.NDArray[np.int64], randomness: np.random.Generator) -> Tensor:
-    largest = int((labels == int(classes[0])).sum())
-    images = math.exp(randomness.uniform(math.log(_FEWEST_IMAGES), math.log(largest)))
-    ratio, steps = float(randomness.choice(_RATIOS)), max(1, len(classes) - 1)
-    sizes = [max(2, round(images * ratio ** (-place / steps))) for place in range(len(classes))]
+    sizes = _sizes(len(classes), int((labels == int(classes[0])).sum()), randomness)
     chosen = [_members(labels, label, size, randomness) for label, size in zip(classes, sizes, strict=True)]
     return features[torch.cat(chosen)]
+
+
+def _sizes(classes: int, most: int, randomness: np.random.Generator) -> list[int]:
+    """Draw how many images classes have, which fall evenly on a logarithmic scale."""
+    images = math.exp(randomness.uniform(math.log(_FEWEST_IMAGES), math.log(most)))
+    ratio, steps = float(randomness.choice(_RATIOS)), max(1, classes - 1)
+    return [max(2, round(images * ratio ** (-place / steps))) for place in range(classes)]
+
+
+def _made_up(count: int) -> Piles:
+    """Describe piles of Gaussian groups, as tight as each other but for chance."""
+    rows, truth = [], []
+    for number in range(count):
+        randomness = np.random.default_rng([number])
+        dimensions = int(randomness.choice(_DIMENSIONS))
+        apart = math.exp(randomness.uniform(*map(math.log, _APART))) * math.sqrt(16 / dimensions)
+        classes = round(math.exp(randomness.uniform(0, math.log(_MOST_CLASSES))))
+        taught = _groups([40] * 20, dimensions, apart, randomness)
+        statistics = class_statistics(taught, torch.arange(20).repeat_interleave(40), 20, "pooled")
+        pile = _groups(_sizes(classes, _MOST_IMAGES, randomness), dimensions, apart, randomness)
+        found = walk_description(pile, statistics, generator(number, "made-up pile"))
+        assert found is not None
+        rows.append(found)
+        truth.append(classes)
+    return np.array(rows), np.array(truth, dtype=float)
+
+
+def _groups(sizes: list[int], dimensions: int, apart: float, randomness: np.random.Generator) -> Tensor:
+    parts = []
+    for size in sizes:
+        centre, spread = apart * randomness.normal(size=dimensions), math.exp(0.25 * randomness.normal())
+        parts.append(centre + spread * randomness.normal(size=(size, dimensions)))
+    return torch.from_numpy(np.concatenate(parts)).float()
 
 
 def _members(labels: Tensor, label: int, count: int, randomness: np.random.Generator) -> Tensor:
@@ -173,7 +219,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--data", type=Path, required=True, help="folder that holds CIFAR-100 and Tiny-ImageNet")
     parser.add_argument("--work", type=Path, required=True, help="folder for features, which are computed once")
     parser.add_argument("--piles", type=int, default=400, help="piles of each data set")
+    parser.add_argument("--processes", type=int, help="processes side by side; by default one for each core")
     parser.add_argument("--out", type=Path, default=RESULTS)
+    rule = Path(inlay.discovery.__file__).parent / RULE_FILE
+    parser.add_argument("--rule", type=Path, default=rule, help="file of the rule; by default that of the package")
     return parser
 
 

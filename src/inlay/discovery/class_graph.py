@@ -1,16 +1,22 @@
 """How many classes a pile holds, judged by how long a walk from image to similar image stays among few of them.
 
 Images are joined with their nearest neighbours. With S the normalised adjacency of this graph, tr S^t is the chance of
-being back after t steps of a random walk, summed over all starts: where k groups hang together but for a few edges it
-falls to about k and stays there for a while. Groups in pictures are never that clean, so the logarithm of the number of
-classes is read off the traces of five powers by a linear rule, whose constants were fitted to piles of known content:
-see `benchmarks/count_constants.py`.
+being back after t steps of a random walk, summed over all starts: where k groups hang together and not with each other
+it falls to k and stays there. Groups in pictures are never that clean, so the number of classes is read off the way in
+which it falls by a rule that was fitted to piles of known content: see `benchmarks/count_constants.py`.
 
 The walk knows no scale: it asks only which images are neighbours. That is its use where a network has been trained on
 neither the known classes nor the new ones.
 """
 
+import json
 import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from itertools import combinations_with_replacement, pairwise
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -21,21 +27,60 @@ from inlay.discovery.class_count_interval import ClassCount, CurvePoint, bounded
 from inlay.discovery.statistics import ClassStatistics
 from inlay.discovery.whitening import known_metric
 
-__all__ = ["CONSTANTS", "STEPS", "TYPICAL_ERROR", "count_by_graph", "log_return_sums", "walk_description"]
+__all__ = ["RULE_FILE", "STEPS", "WalkRule", "count_by_graph", "fitted_rule", "log_return_sums", "walk_description"]
 
-STEPS = (2, 4, 8, 16, 32)
+STEPS = (2, 4, 8, 16, 32, 64, 128)
 """Lengths of the walk, each twice the one before."""
 
-CONSTANTS = (0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
-"""Weights of the logarithms of tr S^t for each length and of the number of images, and what is added."""
-
-TYPICAL_ERROR = 0.3
-"""Standard deviation of the logarithm of the count, on piles of a data set that the constants were not fitted to."""
+RULE_FILE = "walk_rule.json"
+"""Where the fitted rule lies in this package."""
 
 _POINTS = 1500
 _DIRECTIONS = 128
 _NEIGHBOURS, _NEIGHBOUR_SHARE = 5, 0.01
 _SMALLEST = 1e-12
+# A rule of second order means nothing far from what it was fitted to.
+_FURTHEST = 3.0
+
+
+@dataclass(frozen=True)
+class WalkRule:
+    """From the description of a pile to the logarithm of its number of classes.
+
+    Attributes:
+        centre: Mean of each value of a description, F of them.
+        scale: Standard deviation of each.
+        weights: Of the standardised values, of the products of any two of them, and of 1.
+        error: Typical error of the logarithm, on photographs that a rule was not fitted to.
+    """
+
+    centre: tuple[float, ...]
+    scale: tuple[float, ...]
+    weights: tuple[float, ...]
+    error: float
+
+    def __call__(self, description: Sequence[float]) -> float:
+        """Return the logarithm of the number of classes, which may be anything."""
+        terms = self.terms(description)
+        return sum(weight * term for weight, term in zip(self.weights, terms, strict=True))
+
+    def terms(self, description: Sequence[float]) -> list[float]:
+        """Return what the weights are for."""
+        values = zip(description, self.centre, self.scale, strict=True)
+        inputs = [min(max((value - centre) / scale, -_FURTHEST), _FURTHEST) for value, centre, scale in values]
+        return [*inputs, *(a * b for a, b in combinations_with_replacement(inputs, 2)), 1.0]
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> "WalkRule":
+        """Rebuild a rule from plain objects, one for each attribute."""
+        return cls(tuple(data["centre"]), tuple(data["scale"]), tuple(data["weights"]), float(data["error"]))
+
+
+@cache
+def fitted_rule() -> WalkRule:
+    """Return the rule that counts photographs."""
+    text = files("inlay.discovery").joinpath(RULE_FILE).read_text(encoding="utf-8")
+    return WalkRule.from_json(json.loads(text))
 
 
 @torch.no_grad()
@@ -53,15 +98,15 @@ def count_by_graph(features: Tensor, known: ClassStatistics, generator: torch.Ge
     Raises:
         ValueError: If there are no features or one is not finite.
     """
-    described = walk_description(features, known, generator)
-    candidates = [1, *candidate_counts(len(features), CountSettings())]
-    if described is None:
+    description = walk_description(features, known, generator)
+    if description is None:
         return ClassCount(1, 1, 1, ())
-    logarithm = sum(weight * value for weight, value in zip(CONSTANTS, (*described, 1.0), strict=True))
-    count = min(max(math.exp(logarithm), 1.0), max(1.0, len(features) / 2))
+    rule = fitted_rule()
+    count = min(max(math.exp(rule(description)), 1.0), len(features) / 2)
     estimate = max(1, round(count))
     low, high = bounded(estimate, max(1, math.floor(count / math.sqrt(2))), math.ceil(count * math.sqrt(2)))
-    curve = (CurvePoint(k, -((math.log(k / count) / TYPICAL_ERROR) ** 2) / 2) for k in candidates)
+    candidates = [1, *candidate_counts(len(features), CountSettings())]
+    curve = (CurvePoint(k, -((math.log(k / count) / rule.error) ** 2) / 2) for k in candidates)
     return ClassCount(estimate, low, high, tuple(curve))
 
 
@@ -78,8 +123,8 @@ def walk_description(features: Tensor, known: ClassStatistics, generator: torch.
         generator: Source of the draw.
 
     Returns:
-        The logarithms of tr S^t for each of the lengths, and of the number of images; None where images are too few to
-        have neighbours, or do not differ.
+        By how much log tr S^t falls from each length to the next, what is left of it after the last, and the logarithm
+        of the number of images; None where images are too few to have neighbours, or do not differ.
 
     Raises:
         ValueError: If there are no features or one is not finite.
@@ -94,7 +139,7 @@ def walk_description(features: Tensor, known: ClassStatistics, generator: torch.
     _, axes = torch.linalg.eigh(points.T @ points / len(points))
     neighbours = max(_NEIGHBOURS, round(_NEIGHBOUR_SHARE * len(points)))
     sums = log_return_sums(F.normalize(points @ axes[:, -_DIRECTIONS:]), neighbours)
-    return [*sums, math.log(len(points))]
+    return [*(before - after for before, after in pairwise(sums)), sums[-1], math.log(len(points))]
 
 
 def log_return_sums(points: Tensor, neighbours: int) -> list[float]:
@@ -120,6 +165,6 @@ def log_return_sums(points: Tensor, neighbours: int) -> list[float]:
     sums = []
     for step in STEPS:
         # S is symmetric, so tr S^2t is the sum of the squares of S^t, and each power is the square of the last.
-        sums.append(float(power.double().square().sum().clamp_min(_SMALLEST).log()))
+        sums.append(float(power.double().square().sum().log()))
         power = power @ power if step != STEPS[-1] else power
     return sums
