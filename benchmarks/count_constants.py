@@ -61,26 +61,24 @@ def main(arguments: list[str] | None = None) -> None:
     names = [*_IMAGES, _MADE_UP]
     with ProcessPoolExecutor(max_workers=options.processes) as pool:
         piles = dict(zip(names, pool.map(partial(_drawn, options=options), names), strict=True))
-    transfer = {}
-    for name in _IMAGES:
-        others = [other for other in piles if other != name]
-        rule = fitted(*_joined([piles[other] for other in others]))
-        transfer[name] = {"fitted_to": others, **errors_of(rule, *piles[name])}
-    clear = errors_of(fitted(*_joined([piles[name] for name in _IMAGES])), *piles[_MADE_UP])
-    error = math.sqrt(sum(entry["log_error"] ** 2 for entry in transfer.values()) / len(transfer))
+    others = {name: [other for other in piles if other != name] for name in _IMAGES}
+    rules = {name: fitted(*_joined([piles[other] for other in others[name]])) for name in _IMAGES}
+    errors = {name: errors_of(rules[name], *piles[name]) for name in _IMAGES}
+    error = math.sqrt(sum(entry["log_error"] ** 2 for entry in errors.values()) / len(errors))
     rule = fitted(*_joined(list(piles.values())), error=round(error, 3))
     command = "python -m benchmarks.count_constants --data ROOT --work FOLDER --piles"
     record = {
         "part": PART,
         "rule": vars(rule),
-        "transfer": {**transfer, _MADE_UP: {"fitted_to": list(_IMAGES), **clear}},
+        "transfer": {name: {"fitted_to": others[name], **errors[name]} for name in _IMAGES},
+        "made_up": errors_of(rule, *piles[_MADE_UP]),
         "command": f"{command} {options.piles}",
         **origin("cpu", [0]),
     }
     options.out.mkdir(parents=True, exist_ok=True)
     write_json(options.out / f"{PART}.json", record)
     write_json(options.rule, vars(rule))
-    print(record["transfer"])
+    print(record["transfer"], record["made_up"])
 
 
 def fitted(values: Array, truth: Array, error: float = 0.0) -> WalkRule:
@@ -189,7 +187,7 @@ def _made_up(count: int) -> Piles:
     for number in range(count):
         randomness = np.random.default_rng([number])
         dimensions = int(randomness.choice(_DIMENSIONS))
-        apart = math.exp(randomness.uniform(*map(math.log, _APART))) * math.sqrt(16 / dimensions)
+        apart = math.exp(randomness.uniform(math.log(_APART[0]), math.log(_APART[1]))) * math.sqrt(16 / dimensions)
         classes = round(math.exp(randomness.uniform(0, math.log(_MOST_CLASSES))))
         taught = _groups([40] * 20, dimensions, apart, randomness)
         statistics = class_statistics(taught, torch.arange(20).repeat_interleave(40), 20, "pooled")

@@ -104,13 +104,13 @@ def _constants_table(record: Record) -> list[str]:
     rows = [["asked about", "fitted to", "typical error", "within 20 %", "within a factor of √2"]]
     for name, transfer in record["transfer"].items():
         shares = [f"{100 * transfer[share]:.0f} %" for share in ("within_20_percent", "within_root_2")]
-        fitted_to = ", ".join(_DATA_SETS[other] for other in transfer["fitted_to"])
+        fitted_to = ", ".join(_DATA_SETS.get(other, other) for other in transfer["fitted_to"])
         rows.append([_DATA_SETS[name], fitted_to, f"factor of {math.exp(transfer['log_error']):.2f}", *shares])
     return [
-        "Photographs are counted by a rule whose constants come from CIFAR-100 and Tiny-ImageNet, so the counts of "
-        "80 + 20 above are of classes that it was fitted to; those of 5 + 5 are not. What it is worth on other "
-        "photographs is told by fitting it to one data set and asking about the other, on piles of 1 to 60 new classes "
-        "of 25 images or more, evenly or up to 1:10:",
+        "Photographs are counted by a rule that was fitted to piles from CIFAR-100 and Tiny-ImageNet and to made-up "
+        "groups, so the counts of 80 + 20 above are of classes that it was fitted to; those of 5 + 5 are not. What it "
+        "is worth on other photographs is told by fitting it without one data set and asking about that, on piles of 1 "
+        "to 60 new classes of 25 images or more, evenly or up to 1:10:",
         _table(rows),
     ]
 

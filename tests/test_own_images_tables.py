@@ -45,6 +45,15 @@ def test_estimates_near_the_truth_and_covered_truths_are_counted(tmp_path: Path)
     assert "0123456789ab-dirty" in source and "own-images/count-cifar10.json" in source
 
 
+def test_what_a_rule_is_worth_elsewhere_is_told(tmp_path: Path) -> None:
+    shares = {"log_error": 0.2231, "within_20_percent": 0.5, "within_root_2": 0.75}
+    record = {**COMMON, "part": "count-constants", "transfer": {"cifar100": {"fitted_to": ["tinyimagenet"], **shares}}}
+    (tmp_path / "count-constants.json").write_text(json.dumps(record), encoding="utf-8")
+    _, table, source = tables.sections(tmp_path)
+    assert list(_cells(table).values()) == ["CIFAR-100", "Tiny-ImageNet", "factor of 1.25", "50 %", "75 %"]
+    assert "own-images/count-constants.json" in source
+
+
 def test_a_pile_without_a_new_class_has_no_baselines(tmp_path: Path) -> None:
     pile = {"sizes": "no new class", "truth": 0, "estimate": 0, "low": 0, "high": 0, "seconds": 1.0}
     _write(tmp_path, "count", [{"piles": [pile]}, {"piles": [{**pile, "estimate": 1, "low": 1, "high": 2}]}])
