@@ -2,8 +2,8 @@
 
 Images are joined with their nearest neighbours. With S the normalised adjacency of this graph, tr S^t is the chance of
 being back after t steps of a random walk, summed over all starts: where k groups hang together and not with each other
-it falls to k and stays there. Groups in pictures are never that clean, so the number of classes is read off the way in
-which it falls by a rule that was fitted to piles of known content: see `benchmarks/count_constants.py`.
+it falls to k and stays there. Groups in pictures are never that clean, so the way in which it falls is compared with
+that in piles of known content: see `benchmarks/count_constants.py`.
 
 The walk knows no scale: it asks only which images are neighbours. That is its use where a network has been trained on
 neither the known classes nor the new ones.
@@ -15,9 +15,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from itertools import combinations_with_replacement, pairwise
+from itertools import pairwise
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -29,6 +31,8 @@ from inlay.discovery.whitening import known_metric
 
 __all__ = ["RULE_FILE", "STEPS", "WalkRule", "count_by_graph", "fitted_rule", "log_return_sums", "walk_description"]
 
+Array = npt.NDArray[np.float64]
+
 STEPS = (2, 4, 8, 16, 32, 64, 128)
 """Lengths of the walk, each twice the one before."""
 
@@ -39,41 +43,52 @@ _POINTS = 1500
 _DIRECTIONS = 128
 _NEIGHBOURS, _NEIGHBOUR_SHARE = 5, 0.01
 _SMALLEST = 1e-12
-# A rule of second order means nothing far from what it was fitted to.
-_FURTHEST = 3.0
+_REACH = 1.5
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class WalkRule:
-    """From the description of a pile to the logarithm of its number of classes.
+    """From the description of a pile to the logarithm of its number of classes, by what piles of known content taught.
+
+    It is c + Σ_i a_i exp(-|z - z_i|² / (2 · 1.5²)) for the standardised description z and those of the known piles.
 
     Attributes:
-        centre: Mean of each value of a description, F of them.
-        scale: Standard deviation of each.
-        weights: Of the standardised values, of the products of any two of them, and of 1.
-        error: Typical error of the logarithm, on photographs that a rule was not fitted to.
+        centre: Mean of each value of a description, [F].
+        scale: Standard deviation of each, [F].
+        piles: Standardised descriptions of piles of known content, [P, F].
+        weights: a, [P].
+        constant: c, what is told of a pile unlike all of them.
+        error: Typical error of the logarithm, on photographs of other data sets.
     """
 
-    centre: tuple[float, ...]
-    scale: tuple[float, ...]
-    weights: tuple[float, ...]
+    centre: Array
+    scale: Array
+    piles: Array
+    weights: Array
+    constant: float
     error: float
 
     def __call__(self, description: Sequence[float]) -> float:
         """Return the logarithm of the number of classes, which may be anything."""
-        terms = self.terms(description)
-        return sum(weight * term for weight, term in zip(self.weights, terms, strict=True))
+        place = (np.asarray(description) - self.centre) / self.scale
+        return self.constant + float(self.likeness(self.piles, place[None])[:, 0] @ self.weights)
 
-    def terms(self, description: Sequence[float]) -> list[float]:
-        """Return what the weights are for."""
-        values = zip(description, self.centre, self.scale, strict=True)
-        inputs = [min(max((value - centre) / scale, -_FURTHEST), _FURTHEST) for value, centre, scale in values]
-        return [*inputs, *(a * b for a, b in combinations_with_replacement(inputs, 2)), 1.0]
+    @staticmethod
+    def likeness(first: Array, second: Array) -> Array:
+        """Return exp(-|y - z|² / (2 · 1.5²)) for all pairs of standardised descriptions, [P, Q]."""
+        distances = np.square(first[:, None] - second[None]).sum(axis=2)
+        likeness: Array = np.exp(-distances / (2 * _REACH**2))
+        return likeness
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain objects."""
+        return {name: np.asarray(value).tolist() for name, value in vars(self).items()}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> "WalkRule":
-        """Rebuild a rule from plain objects, one for each attribute."""
-        return cls(tuple(data["centre"]), tuple(data["scale"]), tuple(data["weights"]), float(data["error"]))
+        """Rebuild a rule from what `to_json` returned."""
+        centre, scale, piles, weights = (np.array(data[name]) for name in ("centre", "scale", "piles", "weights"))
+        return cls(centre, scale, piles, weights, float(data["constant"]), float(data["error"]))
 
 
 @cache
