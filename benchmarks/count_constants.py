@@ -96,7 +96,7 @@ def fitted(values: Array, truth: Array, error: float = 0.0) -> WalkRule:
     piles, targets = ((values - centre) / scale).round(_DIGITS), np.log(truth)
     constant = float(targets.mean().round(_DIGITS))
     kernel = WalkRule.likeness(piles, piles)
-    weights: Array = np.linalg.solve(kernel + _RIDGE * np.eye(len(piles)), targets - constant)
+    weights = np.linalg.solve(kernel + _RIDGE * np.eye(len(piles)), targets - constant).astype(np.float64)
     return WalkRule(centre, scale, piles, weights.round(_DIGITS), constant, error)
 
 

@@ -119,6 +119,6 @@ def test_refusals(images: list[SortedImage], tmp_path: Path) -> None:
         write_class_folders(images, tmp_path / "file")
     (tmp_path / "run").mkdir()
     (tmp_path / "run/inlay.json").write_text("{}")
-    with pytest.raises(InlayError, match="which holds no images; choose a place beside it"):
+    with pytest.raises(InlayError, match="which holds a run and nothing else; choose a place beside it"):
         write_class_folders(images, tmp_path / "run" / "out")
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["file", "photos", "run"]

@@ -234,7 +234,7 @@ def test_damaged_files_are_refused_or_left_out_with_a_note(photos: Path) -> None
     with pytest.raises(InlayError, match=r"99\.png' cannot be read as an image"):
         learner.fit(photos)
     assert learner.fit(photos, skip_bad=True).images == 24
-    assert len(news.notes) == 1 and news.notes[0].startswith("Left out 1 unreadable images, such as ")
+    assert len(news.notes) == 1 and news.notes[0].startswith("Left out 1 unreadable image, such as ")
     assert news.notes[0].endswith("99.png.") and learner.classes.names == ("class-0", "class-1")
     for attempt in (
         lambda bad: learner.discover(photos, 2, skip_bad=bad),

@@ -41,5 +41,7 @@ def test_a_run_folder_takes_no_images(tmp_path: Path) -> None:
     refuse_run_folder(tmp_path / "beside.html")
     (tmp_path / "link").symlink_to(run)
     for place in (run / "a.html", run / "new" / "folder", tmp_path / "link" / "a.html"):
-        with pytest.raises(InlayError, match=r"lies in the run folder .*run\.inlay, which holds no images"):
+        with pytest.raises(
+            InlayError, match=r"lies in the run folder .*run\.inlay, which holds a run and nothing else"
+        ):
             refuse_run_folder(place)

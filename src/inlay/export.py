@@ -19,6 +19,7 @@ from inlay.engine.randomness import generator
 from inlay.errors import InlayError
 from inlay.heads import describe_head
 from inlay.knowledge import InputForm, Knowledge
+from inlay.output_file import refuse_run_folder
 
 __all__ = ["Classifier", "ExportFormat", "Pixels", "export"]
 
@@ -73,6 +74,7 @@ def export(knowledge: Knowledge, path: Path, form: ExportFormat, pixels: Pixels)
         raise InlayError(f"There is no export format {form!r}; write 'onnx' or 'state-dict'.")
     if pixels not in ("uint8", "float32"):
         raise InlayError(f"Pixels cannot be of type {pixels!r}; write 'uint8' or 'float32'.")
+    refuse_run_folder(path)
     classifier, facts = Classifier(knowledge), knowledge.to_files()[1]
     # Not all that the registry knows: the places of images are nobody's business.
     classes = [{name: getattr(entry, name) for name in _CLASS_FACTS} for entry in knowledge.registry]

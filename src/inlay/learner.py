@@ -25,7 +25,7 @@ from inlay.methods import check_settings
 from inlay.piles import calibrated
 from inlay.reading import read_images
 from inlay.rehearsal import Rehearsal
-from inlay.requirements import check_base, check_continues, check_unlabelled
+from inlay.requirements import check_base, check_continues, check_max_forgetting, check_unlabelled
 from inlay.selftest import classes_to_hide, hide_and_find
 from inlay.settings import Settings
 from inlay.settings import preset as settings_of
@@ -162,6 +162,7 @@ class Learner(LabelledLearning):
         Raises:
             InlayError: If the images are not fit for it; what was learned before is unchanged.
         """
+        check_max_forgetting(max_forgetting)
         images = self._unlabelled_images(unlabelled, 1 if classes is None else classes, skip_bad, stream)
         calibration = self._history.calibration
         sort = calibration is not None if all_new is None else not all_new
@@ -366,7 +367,7 @@ class Learner(LabelledLearning):
             self.progress.note(
                 f"There are too few classes or images for a self-test, which needs at least four classes and "
                 f"{2 * FEWEST_HELD_OUT} images that were kept out of training besides those of the classes it hides; "
-                f"intervals are not calibrated."
+                f"intervals are not calibrated. A larger --held-out keeps more out."
             )
             return calibration
         if not hidden:

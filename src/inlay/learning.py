@@ -15,7 +15,7 @@ from inlay.knowledge import Knowledge, StageRecord
 from inlay.medoids import place_of
 from inlay.pipeline import Workshop, labelled_identity, learn_labelled
 from inlay.rehearsal import Rehearsal
-from inlay.requirements import check_continues, check_known, check_labelled
+from inlay.requirements import check_continues, check_known, check_labelled, check_max_forgetting
 from inlay.selftest import held_out_images
 from inlay.settings import Settings
 from inlay.trained_model import TrainedModel
@@ -66,6 +66,7 @@ class LabelledLearning(TrainedModel, ABC):
             InlayError: If the images are not fit for it, or a class is known already; what was learned before is
                 unchanged.
         """
+        check_max_forgetting(max_forgetting)
         images, apart = self._new_images(labelled, held_out, skip_bad, stream)
         trained = images.select(~apart) if bool(apart.any()) else images
         assert trained.labels is not None

@@ -11,7 +11,7 @@ __all__ = ["check_output", "refuse_run_folder", "write_output"]
 
 
 def check_output(path: Path, overwrite: bool) -> None:
-    """Make sure that a file may be written.
+    """Make sure that a file may be written: beside run folders, in a folder that exists.
 
     Args:
         path: The file.
@@ -20,6 +20,7 @@ def check_output(path: Path, overwrite: bool) -> None:
     Raises:
         InlayError: If it may not, or its folder does not exist.
     """
+    refuse_run_folder(path)
     if path.is_dir() or not path.parent.is_dir():
         raise InlayError(f"{path} cannot be written; give the name of a file in a folder that exists.")
     if os.path.lexists(path) and not overwrite:
@@ -27,7 +28,7 @@ def check_output(path: Path, overwrite: bool) -> None:
 
 
 def refuse_run_folder(path: Path) -> None:
-    """Keep images out of run folders.
+    """Keep out of run folders what is not a run's own, images above all.
 
     Raises:
         InlayError: If the path lies in a run folder.
@@ -36,7 +37,7 @@ def refuse_run_folder(path: Path) -> None:
     for folder in (whole, *whole.parents):
         if RunFolder.exists(folder):
             raise InlayError(
-                f"{path} lies in the run folder {folder}, which holds no images; choose a place beside it."
+                f"{path} lies in the run folder {folder}, which holds a run and nothing else; choose a place beside it."
             )
 
 

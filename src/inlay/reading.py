@@ -1,6 +1,7 @@
 """Reading the images of a command, in one process or in several that work together."""
 
 import os
+from collections.abc import Sequence
 from typing import Any
 
 from inlay.data import open_images
@@ -8,8 +9,9 @@ from inlay.data.images import Images
 from inlay.data.memory import available_memory
 from inlay.engine.progress import Progress, counting
 from inlay.engine.world import World
+from inlay.review.wording import counted
 
-__all__ = ["read_images"]
+__all__ = ["left_out", "read_images"]
 
 
 def read_images(source: Any, progress: Progress, *, stream: bool | None, **options: Any) -> Images:
@@ -29,8 +31,13 @@ def read_images(source: Any, progress: Progress, *, stream: bool | None, **optio
     with world.main_first(), counting(progress, "reading images") as report:
         images = open_images(source, on_progress=report, stream=stream, memory=memory, **options)
     if images.skipped:
-        progress.note(f"Left out {len(images.skipped)} unreadable images, such as {images.skipped[0]}.")
+        progress.note(left_out(images.skipped))
     return images
+
+
+def left_out(skipped: Sequence[str]) -> str:
+    """Say how many images could not be read, and name one."""
+    return f"Left out {counted(len(skipped), 'unreadable image', 'unreadable images')}, such as {skipped[0]}."
 
 
 def _memory_of_a_process() -> int:

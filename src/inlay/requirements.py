@@ -9,7 +9,14 @@ from inlay.methods import check_settings
 from inlay.registry import ClassRegistry, check_class_name
 from inlay.settings import Settings
 
-__all__ = ["check_base", "check_continues", "check_known", "check_labelled", "check_unlabelled"]
+__all__ = [
+    "check_base",
+    "check_continues",
+    "check_known",
+    "check_labelled",
+    "check_max_forgetting",
+    "check_unlabelled",
+]
 
 _SMALLEST_SIDE = 8
 
@@ -26,6 +33,16 @@ def check_base(images: Images) -> None:
             f"fit needs images of at least {_SMALLEST_SIDE} pixels a side, not {min(images.size)}; pass a larger "
             f"--size."
         )
+
+
+def check_max_forgetting(drop: float | None) -> None:
+    """Refuse a limit of forgetting that limits nothing.
+
+    Raises:
+        InlayError: If it is not a number from 0 to 1.
+    """
+    if drop is not None and not (isinstance(drop, int | float) and 0 <= drop <= 1):
+        raise InlayError(f"The largest drop in accuracy cannot be {drop!r}; write a number from 0 to 1, such as 0.05.")
 
 
 def check_labelled(images: Images) -> None:

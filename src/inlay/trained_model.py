@@ -14,7 +14,7 @@ from inlay.evaluation import Scores
 from inlay.export import ExportFormat, Pixels, export
 from inlay.history import History
 from inlay.knowledge import Knowledge, StageRecord
-from inlay.output_file import check_output, refuse_run_folder, write_output
+from inlay.output_file import check_output, write_output
 from inlay.prediction import Prediction
 from inlay.reading import read_images
 from inlay.registry import ClassRegistry
@@ -168,7 +168,6 @@ class TrainedModel:
         """
         number = self._number(stage)
         file, overwrite = self._report_file(path, number), overwrite or path is None
-        refuse_run_folder(file)
         check_output(file, overwrite)
         before, after, decisions = self._history.reviewed(number)
         if before.record.kind != "novel":

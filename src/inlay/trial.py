@@ -186,7 +186,7 @@ def _measured(loop: Loop) -> _Measured:
     if loop.total == 0:
         raise InlayError(
             "No steps are taken with 0 epochs, so there are none to rehearse: the images pass through the network "
-            "once; repeat the command without --dry-run."
+            "once, and `inlay doctor` tells how long that takes; repeat the command without --dry-run."
         )
     began = time.monotonic()
     # A loop that may take no step reads its checkpoint and refuses one of other work; after that it has none to write.

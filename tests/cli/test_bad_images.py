@@ -87,7 +87,7 @@ def test_fit_names_a_bad_image_and_goes_on_without_it(
     assert str(bad) in refused(data, *arguments)
     said = inlay(*arguments, "--skip-bad")
     assert said.returncode == 0
-    assert f"Left out 1 unreadable images, such as {bad}.\n" in said.stdout
+    assert f"Left out 1 unreadable image, such as {bad}.\n" in said.stdout
     assert [entry.size for entry in library.load(run).classes] == [20, 20, 19, 20]
 
 
@@ -107,7 +107,7 @@ def test_predict_skips_bad_images_and_says_so_beside_its_table(inlay: Inlay, fit
     said = inlay("predict", fitted, some_new, "--skip-bad")
     assert said.returncode == 0
     assert [line.split("\t")[0] for line in said.stdout.splitlines()] == [str(file) for file in rest]
-    assert said.stderr == f"Left out 1 unreadable images, such as {first}.\n"
+    assert said.stderr == f"Left out 1 unreadable image, such as {first}.\n"
 
 
 def test_images_of_every_kind_are_accepted(

@@ -1,4 +1,5 @@
 import json
+import re
 import signal
 from pathlib import Path
 
@@ -63,7 +64,9 @@ def test_small_photographs_are_read_enlarged(tmp_path: Path) -> None:
     _write(tmp_path / "labelled" / "dog", 15, side=64, first=100)
     said = " ".join(_run(tmp_path / "labelled", "--device", "cpu").stdout.split())
     assert f"{25 * 3 * 160 * 160 / 1e6:.1f} MB" in said
-    assert "25 images once through a pretrained network on cpu, without training" in said
+    assert re.search(r"25 images once through a pretrained network on cpu, about \d+ (s|min), no training", said)
+    unlabelled = " ".join(_run(tmp_path / "labelled" / "cat", "--device", "cpu").stdout.split())
+    assert "Ready; find what is new: inlay discover run.inlay" in unlabelled and "--dry-run" not in unlabelled
 
 
 def test_damaged_images_must_be_repaired(photos: Path) -> None:

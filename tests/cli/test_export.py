@@ -41,6 +41,9 @@ def test_refusals(refused: Refused, fitted: Path, tmp_path: Path) -> None:
         "There is nothing to export to; write --onnx FILE, --weights FOLDER, --clusters FOLDER, --csv FILE or "
         "--label-studio FILE."
     )
-    assert "holds something already" in refused(fitted, "export", fitted, "--weights", fitted)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "notes.txt").touch()
+    assert "holds something already" in refused(fitted, "export", fitted, "--weights", tmp_path / "full")
+    assert "lies in the run folder" in refused(fitted, "export", fitted, "--weights", fitted)
     assert "cannot be written" in refused(fitted, "export", fitted, "--onnx", tmp_path / "no" / "a.onnx")
     assert "is not an inlay run folder" in refused(fitted, "export", tmp_path, "--onnx", tmp_path / "a.onnx")

@@ -114,4 +114,6 @@ def test_stages_that_have_no_clusters_are_refused(
 
 
 def test_a_run_folder_takes_no_images(refused: Refused, discovered: Path) -> None:
-    assert "which holds no images" in refused(discovered, "export", discovered, "--clusters", discovered / "out")
+    assert "which holds a run and nothing else" in refused(
+        discovered, "export", discovered, "--clusters", discovered / "out"
+    )

@@ -88,8 +88,11 @@ def test_no_image_is_in_the_run_folder(run: Path, photos: Path) -> None:
 def test_info_lists_what_is_stored(inlay: Inlay, run: Path) -> None:
     knowledge = library.load(run).knowledge
     lines = inlay("info", run).stdout.splitlines()
-    total = knowledge.statistics.bytes_per_class()
-    place = lines.index(f"Stored per class: {total:,} bytes of full statistics; no images.")
+    place = next(number for number, line in enumerate(lines) if line.startswith("Stored per class: "))
+    sizes = [int(part.rsplit(" ", 1)[1].rstrip(".").replace(",", "")) for part in lines[place + 1].split(", ")]
+    total = int(lines[place].split()[3].replace(",", ""))
+    assert lines[place] == f"Stored per class: {total:,} bytes, with full statistics of its features; no images."
+    assert total == pytest.approx(sum(sizes), abs=len(sizes)), "what is listed is all there is"
     size = knowledge.statistics.mean.shape[1]
     assert lines[place + 1].startswith(
         f"In bytes per class: mean of the features {4 * size}, counts of the features 8, std of the features "

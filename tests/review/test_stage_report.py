@@ -70,7 +70,7 @@ def test_what_was_found_out_about_the_pile_is_told(stage: DecidedStage) -> None:
         "estimated, between 2 and 5",
         "About 3, between 2 and 5. The images do not tell the number well.",
         "Score of each number of classes; 3 fits best, between 2 and 5",
-        "Of 1,500 images only the new ones were learned. At most about 5.0% of known images",
+        "Of 1,500 images only the new ones were learned. About 5.0% of known images",
         "Neither 20",
         "32.1%, between 30.1% and 34.1%",
         "falls by about 2.3 points",

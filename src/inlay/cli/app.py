@@ -57,6 +57,7 @@ from inlay.errors import FailedElsewhereError, InlayError, Interrupted
 from inlay.evaluation import score_file
 from inlay.learner import Learner
 from inlay.methods import METHODS
+from inlay.reading import left_out
 
 __all__ = ["app", "main"]
 
@@ -96,6 +97,8 @@ app.command()(serve)
 # A process that fails like the main one is ended within this time, and need not say why.
 _SECONDS_FOR_THE_MAIN_PROCESS = 5.0
 _FILES_AT_ONCE = 256
+# The first line of a PNG file, as text that is no text is read from stdin.
+_PNG = "\udc89PNG"
 
 
 @app.command()
@@ -198,7 +201,9 @@ def predict(
         list[str],
         typer.Argument(help="Image files, folders, .npy arrays; - reads paths from stdin.", show_default=False),
     ],
-    csv: Annotated[Path | None, typer.Option(help="Write a CSV file instead of printing.")] = None,
+    csv: Annotated[
+        Path | None, typer.Option(help="Write a CSV file instead of printing; earlier predictions are replaced.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per image.")] = False,
     device: Device = "auto",
     skip_bad: SkipBad = False,
@@ -226,7 +231,7 @@ def predict(
     if csv is not None and not as_json:
         console.print(str(csv))
     if bad and skip_bad:
-        errors.print(f"Left out {len(bad)} unreadable images, such as {bad[0]}.")
+        errors.print(left_out(bad))
     if bad and not (skip_bad and answered):
         raise typer.Exit(1)
 
@@ -338,11 +343,17 @@ def _parts(learner: Learner, images: Sequence[str], at_once: int) -> Iterator[Im
         raise InlayError("Write - alone and without torchrun; it stands for the paths that come in on stdin.")
 
     def opened() -> Iterator[Listing | ImageSet | BadImage]:
+        came = False
         for path in filter(None, (line.rstrip("\r\n") for line in sys.stdin)):
+            came = True
+            if "\0" in path or path.startswith(_PNG):
+                raise InlayError("Standard input holds no paths but data; write one path per line, as `ls new/*` does.")
             try:
                 yield open_path(path, form)
             except InlayError as error:
                 yield BadImage(path, str(error))
+        if not came:
+            errors.print("No path came in on standard input, so nothing was named.")
 
     return read_in_parts(opened(), form, at_once=1)
 

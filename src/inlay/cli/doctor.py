@@ -3,15 +3,16 @@
 import json
 import math
 import shlex
+import time
 from collections.abc import Iterator, Mapping
-from functools import partial
+from functools import cache, partial
 from typing import Annotated
 
 import torch
 import typer
 from rich.table import Table
 
-from inlay.backbones.named import FEW_FOR_SCRATCH
+from inlay.backbones.named import FEW_FOR_SCRATCH, begin
 from inlay.backbones.pretrained import NAME as PRETRAINED
 from inlay.backbones.pretrained import is_installed
 from inlay.choice import choose_network, suits_pretrained
@@ -31,6 +32,7 @@ __all__ = ["advice", "doctor", "repairs"]
 
 _FEW_OF_A_CLASS = 20
 _UNEVEN = 10
+_PASSED = 8
 _MOST_CLASSES_SHOWN = 20
 _CONVERTIBLE = {".heic", ".heif", ".jxl", ".svg", ".psd", ".dng", ".cr2", ".nef", ".arw"}
 _MODES = {
@@ -221,7 +223,9 @@ def _cost(each: SetFindings, size: Size | None, device: torch.device) -> tuple[s
     verb, training = ("fit", settings.base.training) if each.classes else ("discover", settings.training)
     images = _count(each.images, "image")
     if training.epochs == 0:
-        return f"cost of {verb}", f"{images} once through a pretrained network on {device.type}, without training"
+        seconds = each.images * _pass_seconds(_read_at(size, device) if size else None, device)
+        about = f", about {_duration(seconds)}" if seconds else ""
+        return f"cost of {verb}", f"{images} once through a pretrained network on {device.type}{about}, no training"
     steps = training.epochs * math.ceil(each.images / training.batch)
     told = f"{images} × {training.epochs} epochs = {each.images * training.epochs:,}, in {steps:,} steps"
     return f"cost of {verb}", f"{told} on {device.type}"
@@ -230,6 +234,26 @@ def _cost(each: SetFindings, size: Size | None, device: torch.device) -> tuple[s
 def _read_at(size: Size, device: torch.device) -> Size:
     side = choose_network(size, CHANNELS, device).side
     return size if side is None else (side, side)
+
+
+@cache
+def _pass_seconds(size: Size | None, device: torch.device) -> float:
+    """Measure how long an image takes to pass through the pretrained network; 0 where no size is known."""
+    if size is None:
+        return 0.0
+    network = begin(PRETRAINED, CHANNELS, size, torch.Generator()).network.eval().to(device)
+    images, seconds = torch.zeros(_PASSED, CHANNELS, *size, device=device), 0.0
+    with torch.inference_mode():
+        for _ in range(2):
+            began = time.monotonic()
+            # Reading a value waits for the device.
+            float(network(images).sum())
+            seconds = time.monotonic() - began
+    return seconds / _PASSED
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
 
 
 def _place(each: SetFindings, device: torch.device) -> str:
@@ -246,10 +270,10 @@ def _next(findings: Findings, device: torch.device) -> str:
     labelled = [each for each in findings.sets if len(each.classes) > 1 and each.split != "test"]
     if labelled:
         words = ["inlay", "fit", labelled[0].path, "--out", "run.inlay"]
-        if findings.size is not None and not choose_network(findings.size, CHANNELS, device).trains:
-            return f"Ready; learn what has labels:\n{shlex.join(words)}"
     else:
         words = ["inlay", "discover", "run.inlay", findings.sets[0].path]
+    if findings.size is not None and not choose_network(findings.size, CHANNELS, device).trains:
+        return f"Ready; {'learn what has labels' if labelled else 'find what is new'}:\n{shlex.join(words)}"
     return f"Ready; a few real steps tell the time that a run takes:\n{shlex.join([*words, '--dry-run'])}"
 
 

@@ -58,7 +58,7 @@ def review(
         ) from error
 
     def shown(address: str) -> None:
-        console.print(f"The page is at {address}; stop it with Ctrl-C.")
+        console.print(f"Stop the page with Ctrl-C. It is at {address}")
         if browser:
             webbrowser.open(address)
 

@@ -20,6 +20,7 @@ from inlay.evaluation import Scores
 from inlay.knowledge import Knowledge, StageRecord
 from inlay.learner import Learner
 from inlay.medoids import MEDOIDS
+from inlay.output_file import check_output
 from inlay.prediction import Prediction
 from inlay.rehearsal import Rehearsal
 from inlay.review.wording import counted
@@ -98,11 +99,13 @@ def show_knowledge(learner: Learner) -> None:
     """Print the classes of a run, its network, and what it stores."""
     knowledge = learner.knowledge
     table = Table(box=None, pad_edge=False)
-    for heading in ("id", "class", "stage", "kind", "images"):
+    retired = learner.classes.retired()
+    for heading in ("id", "class", "stage", "kind", "images", *(["status"] if retired else [])):
         justify: JustifyMethod = "right" if heading in ("id", "stage", "images") else "left"
         table.add_column(heading, justify=justify, overflow="fold")
     for entry in learner.classes:
-        table.add_row(str(entry.id), entry.name, str(entry.stage), entry.kind, str(entry.size))
+        status = [entry.status] if retired else []
+        table.add_row(str(entry.id), entry.name, str(entry.stage), entry.kind, str(entry.size), *status)
     console.print(table, soft_wrap=False)
     height, width = knowledge.form.size
     parameters = branches.folded_parameters(knowledge.network, knowledge.form.example().to(knowledge.device))
@@ -110,10 +113,6 @@ def show_knowledge(learner: Learner) -> None:
         f"Network {knowledge.backbone or 'of your own'}: {parameters:,} parameters without the head; images "
         f"{width}×{height}, {knowledge.form.channels} channel(s); method {knowledge.settings.method}, seed "
         f"{knowledge.seed}."
-    )
-    console.print(
-        f"Stored per class: {knowledge.statistics.bytes_per_class():,} bytes of {knowledge.statistics.kind} "
-        f"statistics; no images."
     )
     for line in _receipt(knowledge, learner.stages):
         console.print(line)
@@ -139,11 +138,12 @@ def csv_rows(path: Path) -> Iterator[Callable[[Prediction], None]]:
     """Write predictions as the rows of a CSV file, which appears whole when the context ends.
 
     Args:
-        path: File to write or to replace.
+        path: File to write, or of such rows to replace.
 
     Raises:
-        InlayError: If it cannot be written.
+        InlayError: If it cannot be written, or is there and holds something else.
     """
+    _check_rows(path)
     unfinished = path.with_name(f".{path.name}.unfinished")
     with writing(path):
         unfinished.unlink(missing_ok=True)
@@ -163,6 +163,17 @@ def csv_rows(path: Path) -> Iterator[Callable[[Prediction], None]]:
     finally:
         file.close()
         unfinished.unlink(missing_ok=True)
+
+
+def _check_rows(path: Path) -> None:
+    """Refuse to replace anything but predictions."""
+    check_output(path, overwrite=True)
+    if not path.exists():
+        return
+    with writing(path), open(path, "rb") as file:
+        first = file.readline(1000).decode("utf-8", "replace").strip()
+    if first not in ("", ",".join(_COLUMNS)):
+        raise InlayError(f"{path} is there already and holds no predictions; choose another name.")
 
 
 def show_rollback(learner: Learner, dropped: Sequence[StageRecord], run: Path) -> None:
@@ -186,6 +197,8 @@ def _receipt(knowledge: Knowledge, stages: Sequence[StageRecord]) -> Iterator[st
     if knowledge.base_head is not None:
         parts["weights of the base stage's head"] = sum(tensor.nbytes for tensor in knowledge.base_head.parameters())
     parts["text of the register"] = len(json.dumps(knowledge.registry.to_json()))
+    total = f"{round(sum(parts.values()) / classes):,} bytes"
+    yield f"Stored per class: {total}, with {knowledge.statistics.kind} statistics of its features; no images."
     yield "In bytes per class: " + ", ".join(f"{what} {round(size / classes):,}" for what, size in parts.items()) + "."
     taught = sum(len(record.fingerprints) for record in stages if record.kind == "labelled")
     seen = sum(len(record.fingerprints) + len(_sorted_out(record)) for record in stages) - taught

@@ -55,7 +55,8 @@ def _of_classes(folder: Path, classes: list[Path]) -> Listing:
         if inner := sub_folders(class_folder):
             raise InlayError(
                 f"The class folder '{class_folder}' holds another folder, '{inner[0].name}'; "
-                "put the images of a class directly into its folder."
+                f"put the images of a class directly into its folder, or name one of the folders of '{folder}' if they "
+                "are sets of their own."
             )
         found = image_files(class_folder)
         if not found:

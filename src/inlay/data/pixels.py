@@ -18,19 +18,22 @@ Pixels: TypeAlias = npt.NDArray[np.uint8]
 
 _MODES = {1: "L", 3: "RGB"}
 _PLAIN_MODES = ("1", "L", "RGB")
+_LARGEST_SIDE = 4096
 
 
 def as_size(size: int | Size | None) -> Size | None:
     """Read a side length or a pair (height, width).
 
     Raises:
-        InlayError: A side is not a positive whole number.
+        InlayError: A side is not a positive whole number, or larger than any network takes.
     """
     if size is None:
         return None
     sides = (size, size) if isinstance(size, int) else tuple(size)
     if len(sides) != 2 or any(isinstance(side, bool) or not isinstance(side, int) or side < 1 for side in sides):
         raise InlayError(f"The image size {size!r} is not understood; write one side such as 64, or (height, width).")
+    if max(sides) > _LARGEST_SIDE:
+        raise InlayError(f"Images of {max(sides):,} pixels are too large; write a side of at most {_LARGEST_SIDE:,}.")
     return sides[0], sides[1]
 
 

@@ -107,8 +107,8 @@ def pile_section(stage: DecidedStage) -> str:
         ),
     )
     about = (
-        f"Of {found['pile']:,} images only the new ones were learned. At most about {percent(found['error'])} of known "
-        f"images are taken for something else; what is neither known nor like other new images is left out."
+        f"Of {found['pile']:,} images only the new ones were learned. About {percent(found['error'])} of known images "
+        f"are taken for something else, on average; what is neither known nor like other new images is left out."
     )
     return f'<section><h2>The pile</h2><p>{about}</p><div class="facts">{definitions(facts)}</div></section>'
 

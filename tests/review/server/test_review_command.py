@@ -32,7 +32,7 @@ def test_the_command_serves_the_page_until_it_is_stopped(run: Path, pictures: Pa
     assert process.stdout is not None
     try:
         line = process.stdout.readline()
-        found = re.fullmatch(r"The page is at (http://127\.0\.0\.1:(\d+)/[\w-]{32}/); stop it with Ctrl-C\.\n", line)
+        found = re.fullmatch(r"Stop the page with Ctrl-C\. It is at (http://127\.0\.0\.1:(\d+)/[\w-]{32}/)\n", line)
         assert found is not None, line
         address, port = found.groups()
         with urlopen(f"{address}api/state") as answer:
