@@ -1,6 +1,7 @@
 """What commands refuse to write over, and what they refuse to take."""
 
 import io
+import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -106,3 +107,8 @@ def test_info_says_what_became_of_classes(inlay: Inlay, run: Path) -> None:
     told = {int(line.split()[0]): line.rstrip() for line in lines[1 : 1 + len(known.registry)]}
     assert told[first].endswith(f"merged into {first + 1}") and told[first + 2].endswith("rejected")
     assert told[0].endswith("active") and told[first + 1].endswith("active")
+    register = json.loads(inlay("info", run, "--json").stdout)
+    assert all(told[entry["id"]].endswith(entry["status"]) for entry in register["classes"])
+    assert [event["what"] for event in register["history"]] == ["merge", "reject"]
+    assert register["classes"][first]["prototype"] == f"statistics.mean[{first}]"
+    assert [stage["kind"] for stage in register["stages"]] == ["base", "novel", "novel"]

@@ -1,5 +1,6 @@
 """The commands; their verbs are those of `inlay.Learner`."""
 
+import json
 import os
 import shlex
 import sys
@@ -42,6 +43,7 @@ from inlay.cli.shown import (
     console,
     csv_rows,
     errors,
+    register,
     show_knowledge,
     show_prediction,
     show_rehearsal,
@@ -252,12 +254,16 @@ def rollback(
 
 
 @app.command()
-def info(run: Run) -> None:
+def info(run: Run, as_json: AsJson = False) -> None:
     """Show what a run knows and what it stores.
 
     Example: inlay info shop.inlay
     """
-    show_knowledge(_open(run, "cpu"))
+    learner = _open(run, "cpu", quiet=as_json)
+    if as_json:
+        print(json.dumps(register(learner), indent=1))
+        return
+    show_knowledge(learner)
     console.print(str(run))
 
 

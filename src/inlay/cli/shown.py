@@ -29,6 +29,7 @@ __all__ = [
     "console",
     "csv_rows",
     "errors",
+    "register",
     "show_knowledge",
     "show_prediction",
     "show_rehearsal",
@@ -122,6 +123,18 @@ def show_knowledge(learner: Learner) -> None:
             f"Kept beside the run folder, in {place}: {len(kept):,} whole images of "
             f"{kept.class_count:,} classes, as --exemplars asked; delete that folder to be rid of them."
         )
+
+
+def register(learner: Learner) -> dict[str, Any]:
+    """Return the classes of a run and all decisions about them, and of each stage its images and its time."""
+    known = learner.knowledge.registry
+    names = ("index", "kind", "images", "seconds", "source")
+    return {
+        # The prototype is a row of the class means among the tensors of the run folder.
+        "classes": [{**entry.to_json(), "prototype": f"statistics.mean[{entry.id}]"} for entry in known],
+        "history": [event.to_json() for event in known.history],
+        "stages": [{name: getattr(stage, name) for name in names} for stage in learner.stages],
+    }
 
 
 def show_prediction(found: Prediction, as_json: bool) -> None:
