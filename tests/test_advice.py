@@ -1,21 +1,18 @@
 """The head of the base stage, kept where stages leave the network as it is, through every way in which it is used."""
 
 import functools
-import importlib
-import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from typer.testing import CliRunner
 
+from exported import exports_predict_the_same
 from inlay import Learner
 from inlay.cli import app
 from inlay.decisions import Merge, Reject, Undo, apply, replay
 from inlay.discovery.advised import AdvisedDensities
 from inlay.errors import InlayError
-from inlay.heads import rebuild_head
 from inlay.knowledge import Knowledge
 from tiny_digits import QUICK, digits
 from tiny_runs import BASE, FIRST, SECOND, SEEN, fresh, quick_learner, reopened, same_weights
@@ -102,16 +99,4 @@ def test_a_head_of_other_classes_is_refused() -> None:
 
 
 def test_exports_predict_the_same(tmp_path: Path) -> None:
-    pytest.importorskip("onnxscript")
-    runtime = importlib.import_module("onnxruntime")
-    images = fresh(SEEN)
-    wanted = learned().knowledge.logits(images)
-    file = learned().export(tmp_path / "classifier.onnx", pixels="float32")
-    session = runtime.InferenceSession(file, providers=["CPUExecutionProvider"])
-    (logits,) = session.run(["logits"], {"images": images.images.numpy().astype(np.float32) / 255})
-    np.testing.assert_allclose(logits, wanted.numpy(), rtol=1e-3, atol=1e-3)
-    folder = learned().export(tmp_path / "weights", format="state-dict")
-    description = json.loads((folder / "classes.json").read_text())["head"]
-    assert description == {"kind": "advised-densities"}
-    head = rebuild_head(description, torch.load(folder / "head.pt"))
-    torch.testing.assert_close(head(learned().knowledge.features(images)), wanted)
+    assert exports_predict_the_same(learned(), fresh(SEEN), tmp_path) == {"kind": "advised-densities"}

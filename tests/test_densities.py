@@ -1,16 +1,14 @@
 """Gaussians of the classes as the classifier of a run, through every way in which it is used."""
 
 import functools
-import importlib
-import json
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from typer.testing import CliRunner
 
+from exported import exports_predict_the_same
 from inlay import Learner
 from inlay.cli import app
 from inlay.decisions import Merge, Reject, Rename, apply
@@ -104,18 +102,7 @@ def test_decisions_change_the_densities() -> None:
 
 
 def test_exports_predict_the_same(tmp_path: Path) -> None:
-    pytest.importorskip("onnxscript")
-    runtime = importlib.import_module("onnxruntime")
-    images = fresh(SEEN)
-    wanted = learned().knowledge.logits(images)
-    file = learned().export(tmp_path / "classifier.onnx", pixels="float32")
-    session = runtime.InferenceSession(file, providers=["CPUExecutionProvider"])
-    (logits,) = session.run(["logits"], {"images": images.images.numpy().astype(np.float32) / 255})
-    np.testing.assert_allclose(logits, wanted.numpy(), rtol=1e-3, atol=1e-3)
-    folder = learned().export(tmp_path / "weights", format="state-dict")
-    description = json.loads((folder / "classes.json").read_text())["head"]
-    head = rebuild_head(description, torch.load(folder / "head.pt"))
-    torch.testing.assert_close(head(learned().knowledge.features(images)), wanted)
+    assert exports_predict_the_same(learned(), fresh(SEEN), tmp_path) == {"kind": "densities"}
 
 
 def test_tensors_that_do_not_fit_are_refused() -> None:

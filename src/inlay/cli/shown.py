@@ -181,7 +181,7 @@ def csv_rows(path: Path) -> Iterator[Callable[[Prediction], None]]:
 def _check_rows(path: Path) -> None:
     """Refuse to replace anything but predictions."""
     check_output(path, overwrite=True)
-    if not path.exists():
+    if not path.is_file():
         return
     with writing(path), open(path, "rb") as file:
         first = file.readline(1000).decode("utf-8", "replace").strip()
