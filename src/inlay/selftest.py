@@ -101,6 +101,9 @@ def hide_and_find(
     taken = _taken(pile, len(hidden))
     images = searched.images.select(taken.cpu()).without_labels()
     after = learn_stage(known, images, min(count.estimate, len(images) - 1), settings, workshop, features=found[taken])
+    if settings.leaves_network:
+        # The interval is for what is counted; how much sorting finds of it is told by itself.
+        count = count_classes(known, found[is_new.to(found.device)], seed)
     scores, unmoved = pile.scores.cpu(), after.reference is not None
     return HiddenTrial(
         hidden=tuple(hidden),
