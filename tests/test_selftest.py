@@ -1,7 +1,10 @@
 import torch
 
 from inlay.described import Described
-from inlay.pipeline import Workshop
+from inlay.discovery.class_graph import count_by_graph
+from inlay.discovery.statistics import class_statistics
+from inlay.engine.randomness import generator
+from inlay.pipeline import Workshop, learn_base
 from inlay.selftest import classes_to_hide, held_out_images, hide_and_find
 from tiny_digits import digits
 from tiny_stage import quick
@@ -42,3 +45,22 @@ def test_hidden_classes_are_found_again() -> None:
     assert abs(trial.estimated_drop - trial.true_drop) < 0.3
     repeated = hide_and_find(Described(images), held_out, ["0", "6"], "resnet8", settings, 0, Workshop(), 0.1)
     assert repeated == trial
+
+
+def test_a_network_that_stays_as_it_is_counts_what_was_hidden_alone() -> None:
+    images = digits(["0", "1", "2", "4", "6"], 0, 120)
+    assert images.labels is not None
+    as_it_is = {"base.training.epochs": 0, "training.epochs": 0, "branch.gate": "frozen", "classifier.drift": False}
+    settings = quick(changes=as_it_is)
+    held_out, labels = held_out_images(images.labels, 0.3, 0), images.labels
+    whole = learn_base(images, "resnet8", settings, 0, Workshop())
+    # Far apart, so that what is counted does not hang on the network.
+    features = 20 * torch.eye(whole.statistics.mean.shape[1])[labels] + whole.features(images)
+    hidden = ["0", "6"]
+    trial = hide_and_find(Described(images, features), held_out, hidden, "resnet8", settings, 0, Workshop(), 0.1)
+    visible = [name for name in images.class_names if name not in hidden]
+    is_hidden = torch.tensor([name in hidden for name in images.class_names])[labels]
+    known = Described(images, features).select(~is_hidden & ~held_out).of_classes(visible)
+    statistics = class_statistics(known.by(whole), known.labels, len(visible), settings.replay.statistics)
+    alone = count_by_graph(features[is_hidden & ~held_out], statistics, generator(0, "class count"))
+    assert trial.estimate == alone.estimate == 2

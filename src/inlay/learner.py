@@ -110,7 +110,7 @@ class Learner(LabelledLearning):
             exemplars: Images of each class to keep beside the run folder, for later stages of `learn`.
             skip_bad: Leave unreadable images out instead of refusing them.
             stream: Decode image files while training instead of holding all of them; None does so where they would
-                take more than half of the memory.
+                take more than a quarter of the memory.
 
         Raises:
             InlayError: If the images are not fit for it, or the learner was fitted before.

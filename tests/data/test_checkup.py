@@ -322,8 +322,8 @@ def test_memory_is_that_of_the_size_a_run_reads_at(labelled: Path) -> None:
     assert enlarged.sizes == plain.sizes
 
 
-@pytest.mark.parametrize(("share", "streamed"), [(0.51, True), (0.49, False)])
-def test_streamed_if_decoded_images_take_more_than_half_of_the_memory(
+@pytest.mark.parametrize(("share", "streamed"), [(0.26, True), (0.24, False)])
+def test_streamed_if_decoded_images_take_more_than_a_quarter_of_the_memory(
     labelled: Path, monkeypatch: pytest.MonkeyPatch, share: float, streamed: bool
 ) -> None:
     monkeypatch.setattr(imagesets, "available_memory", lambda: 6 * 3 * 40 * 40 / share)

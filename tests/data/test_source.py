@@ -134,12 +134,12 @@ def test_progress(folder: Path) -> None:
     assert calls == [(4, 4)]
 
 
-def test_files_are_streamed_when_asked_or_when_they_take_half_of_the_memory(folder: Path) -> None:
+def test_files_are_streamed_when_asked_or_when_they_take_a_quarter_of_the_memory(folder: Path) -> None:
     decoded = 4 * 3 * 8 * 12
     assert isinstance(open_images(folder), ImageSet)
-    assert isinstance(open_images(folder, memory=2 * decoded - 1, cache=False), StreamedSet)
-    assert isinstance(open_images(folder, memory=2 * decoded, cache=False), ImageSet)
-    assert isinstance(open_images(folder, size=16, memory=2 * decoded), StreamedSet)
+    assert isinstance(open_images(folder, memory=4 * decoded - 1, cache=False), StreamedSet)
+    assert isinstance(open_images(folder, memory=4 * decoded, cache=False), ImageSet)
+    assert isinstance(open_images(folder, size=16, memory=4 * decoded), StreamedSet)
     assert isinstance(open_images(folder, stream=True), StreamedSet)
     assert isinstance(open_images(folder, stream=False, memory=1), ImageSet)
     assert isinstance(open_images([folder / "bee" / "0.png"], stream=True), StreamedSet)
@@ -148,8 +148,8 @@ def test_files_are_streamed_when_asked_or_when_they_take_half_of_the_memory(fold
 def test_a_cached_set_is_weighed_by_what_is_stored(folder: Path, cache_of_its_own: Path) -> None:
     load(folder)
     (stored,) = cache_of_its_own.iterdir()
-    assert isinstance(open_images(folder, memory=2 * stored.stat().st_size - 1), StreamedSet)
-    assert isinstance(open_images(folder, memory=2 * stored.stat().st_size), ImageSet)
+    assert isinstance(open_images(folder, memory=4 * stored.stat().st_size - 1), StreamedSet)
+    assert isinstance(open_images(folder, memory=4 * stored.stat().st_size), ImageSet)
 
 
 def test_arrays_are_never_streamed() -> None:

@@ -97,8 +97,8 @@ def _on_sets(findings: Findings) -> Iterator[str]:
             yield from _on_network(each, findings.size)
         if each.streamed:
             yield (
-                f"{_name(each)} takes more than half of the memory when decoded, so its images are decoded while they "
-                "are used; choose a smaller --size to keep them in memory."
+                f"{_name(each)} takes more than a quarter of the memory when decoded, so its images are decoded while "
+                "they are used; choose a smaller --size to keep them in memory."
             )
 
 

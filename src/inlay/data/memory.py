@@ -5,8 +5,11 @@ from pathlib import Path
 
 __all__ = ["SHARE_OF_MEMORY", "available_memory"]
 
-SHARE_OF_MEMORY = 0.5
-"""The largest part of the memory that decoded images may take; more of them are decoded while they are used."""
+SHARE_OF_MEMORY = 0.25
+"""The largest part of the memory that decoded images may take; more of them are decoded while they are used.
+
+Parts of a set, such as the images that are not kept out of training, are held beside it: three times its size in all.
+"""
 
 
 def available_memory(proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) -> int:

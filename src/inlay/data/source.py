@@ -131,7 +131,7 @@ def open_images(
         cache: Keep decoded images, or what was found out about streamed ones, on disk.
         on_progress: As for `load`.
         stream: True always streams image files and shards, False never does, None streams them if they would take
-            more than half of the memory when decoded. Arrays are in memory and stay there.
+            more than a quarter of the memory when decoded. Arrays are in memory and stay there.
         memory: The memory in bytes; None is what is available, within the limit of the process's group.
 
     Raises:
