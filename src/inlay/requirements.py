@@ -36,13 +36,13 @@ def check_base(images: Images) -> None:
 
 
 def check_max_forgetting(drop: float | None) -> None:
-    """Refuse a limit of forgetting that limits nothing.
+    """Refuse a limit of forgetting that limits nothing; one below 0 asks for accuracy to rise.
 
     Raises:
-        InlayError: If it is not a number from 0 to 1.
+        InlayError: If it is not a number from -1 to 1.
     """
-    if drop is not None and not (isinstance(drop, int | float) and 0 <= drop <= 1):
-        raise InlayError(f"The largest drop in accuracy cannot be {drop!r}; write a number from 0 to 1, such as 0.05.")
+    if drop is not None and not (isinstance(drop, int | float) and -1 <= drop <= 1):
+        raise InlayError(f"The largest drop in accuracy cannot be {drop!r}; write a number below 1, such as 0.05.")
 
 
 def check_labelled(images: Images) -> None:

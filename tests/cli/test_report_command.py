@@ -58,7 +58,9 @@ def test_missing_images_are_said_in_the_report(inlay: Inlay, discovered: Path, p
 def test_refusals(refused: Refused, discovered: Path, tmp_path: Path) -> None:
     (tmp_path / "mine.html").write_text("mine")
     assert "is there already" in refused(tmp_path, "report", discovered, "--out", tmp_path / "mine.html")
-    assert "which holds no images" in refused(discovered, "report", discovered, "--out", discovered / "a.html")
+    assert "which holds a run and nothing else" in refused(
+        discovered, "report", discovered, "--out", discovered / "a.html"
+    )
     assert "There is no stage 4" in refused(discovered, "report", discovered, "--stage", 4)
 
 
