@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from inlay.calibration import HiddenTrial
 from inlay.described import Described
 from inlay.discovering import forgetting_of
+from inlay.discovery.class_count_interval import ClassCount
 from inlay.discovery.class_spread import relative_spread
 from inlay.discovery.triage import separation
 from inlay.engine.randomness import generator
@@ -101,13 +102,10 @@ def hide_and_find(
     taken = _taken(pile, len(hidden))
     images = searched.images.select(taken.cpu()).without_labels()
     after = learn_stage(known, images, min(count.estimate, len(images) - 1), settings, workshop, features=found[taken])
-    if settings.leaves_network:
-        # The interval is for what is counted; how much sorting finds of it is told by itself.
-        count = count_classes(known, found[is_new.to(found.device)], seed)
     scores, unmoved = pile.scores.cpu(), after.reference is not None
     return HiddenTrial(
         hidden=tuple(hidden),
-        estimate=count.estimate,
+        estimate=_estimate(known, found[is_new.to(found.device)], count, seed),
         auroc=separation(scores[~is_new], scores[is_new]),
         known_error=float((~pile.known.cpu())[~is_new].double().mean()),
         new_found=float(pile.new.cpu()[is_new].double().mean()),
@@ -126,6 +124,14 @@ def _shuffled(chosen: Tensor, randomness: torch.Generator) -> Tensor:
 def _taken(pile: SortedPile, hidden: int) -> Tensor:
     """Return the new images, bool [N]; all where too few were found, so that the other figures exist."""
     return pile.new if int(pile.new.sum()) > hidden else torch.ones_like(pile.new)
+
+
+def _estimate(known: Knowledge, hidden: Tensor, count: ClassCount, seed: int) -> int:
+    """Return how many classes are counted: after sorting, or of what was hidden alone if the network stays as it is.
+
+    Sorting finds a part of what is new, and how much it finds is told by itself.
+    """
+    return (count_classes(known, hidden, seed) if known.settings.leaves_network else count).estimate
 
 
 def _spread(known: Knowledge, features: Tensor, classes: int, seed: int) -> float:
