@@ -232,16 +232,17 @@ class Learner(LabelledLearning):
         Raises:
             InlayError: As for `discover`.
         """
-        if classes is None:
-            classes = _ASSUMED_CLASSES
-            self.progress.note(f"The number of new classes is not given; {classes} are assumed.")
+        given, classes = classes, _ASSUMED_CLASSES if classes is None else classes
         images = self._unlabelled_images(unlabelled, classes, skip_bad, stream)
         done = self._finished(images, Search(classes))
         if done is not None:
             self.progress.note(f"These images were learned in stage {done} already; discover would do nothing.")
             restart = True
         stopped = None if restart else self._history.stopped()
-        return rehearse_stage(self.knowledge, images, classes, self.settings, self.device, stopped)
+        rehearsal = rehearse_stage(self.knowledge, images, classes, self.settings, self.device, stopped)
+        if given is None:
+            self.progress.note(f"The number of new classes is not given; {classes} are assumed.")
+        return rehearsal
 
     def drop_progress(self) -> None:
         """Drop the checkpoint of a stage that was stopped, so that it begins anew."""
