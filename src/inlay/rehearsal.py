@@ -40,6 +40,7 @@ class Rehearsal:
         preparation_seconds: Measured time before the first step, after the images were read.
         warm_up_seconds: Measured time until steps had their pace; the time to compile and record them is in it.
         step_seconds: Measured time of one step after that.
+        image_seconds: Measured time of one image through the network where no steps are taken, as it stays as it is.
     """
 
     stage: int
@@ -60,6 +61,7 @@ class Rehearsal:
     preparation_seconds: float
     warm_up_seconds: float
     step_seconds: float
+    image_seconds: float | None = None
 
     @property
     def image_bytes(self) -> int:
@@ -74,6 +76,8 @@ class Rehearsal:
     @property
     def after_seconds(self) -> float:
         """Estimate of the time after training: the features of all images, one pass forward."""
+        if self.image_seconds is not None:
+            return self.images * self.image_seconds
         return self.images / self.batch * self.step_seconds * _FORWARD_SHARE
 
     @property
@@ -92,21 +96,28 @@ class Rehearsal:
 
     def _stage_rows(self) -> dict[str, str]:
         channels, height, width = self.shape
-        each = f", {self.batch // self.processes:,} in each of {self.processes} processes" * (self.processes > 1)
-        kept = f", {self.steps_done:,} of them done before" * (self.steps_done > 0)
         return {
             "stage": str(self.stage),
             "kind": self.kind,
             "images": f"{self.images:,}",
             "size": f"{width}×{height}, {channels} channel(s)",
             "classes": f"{self.classes:,}",
+            **self._step_rows(),
+            "device": self.device,
+            "images live": self.place,
+        }
+
+    def _step_rows(self) -> dict[str, str]:
+        if self.image_seconds is not None:
+            return {"epochs": "0: the network stays as it is"}
+        each = f", {self.batch // self.processes:,} in each of {self.processes} processes" * (self.processes > 1)
+        kept = f", {self.steps_done:,} of them done before" * (self.steps_done > 0)
+        return {
             "epochs": f"{self.epochs:,}",
             "batch": f"{self.batch:,}{each}",
             "steps": f"{self.steps:,}{kept}",
             "pace": self.pace,
             "precision": self.precision,
-            "device": self.device,
-            "images live": self.place,
         }
 
     def _memory_rows(self) -> dict[str, str]:
@@ -114,6 +125,13 @@ class Rehearsal:
         return {kind: _size(self.peak_bytes), "memory of all images": _size(self.image_bytes)}
 
     def _time_rows(self) -> dict[str, str]:
+        if self.image_seconds is not None:
+            return {
+                "preparation": _duration(self.preparation_seconds),
+                "one image": f"{self.image_seconds * 1000:.3g} ms, {1 / self.image_seconds:,.0f} images/s",
+                "features of all images": f"about {_duration(self.after_seconds)}",
+                "in all": f"about {_duration(self.total_seconds)}",
+            }
         return {
             "preparation": _duration(self.preparation_seconds),
             "compile and warm-up": _duration(self.warm_up_seconds),

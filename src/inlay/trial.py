@@ -12,8 +12,10 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from inlay import backbones, branches
 from inlay.data.images import Images
-from inlay.engine.feed import Feed, ResidentFeed
+from inlay.engine.feed import Feed, ResidentFeed, feed_of
+from inlay.engine.inference import features_of
 from inlay.engine.loop import Keeping, Loop, Timing
 from inlay.engine.passes import Precision, pass_views
 from inlay.engine.step import chosen_pace
@@ -32,6 +34,9 @@ __all__ = ["rehearse_base", "rehearse_labelled", "rehearse_stage"]
 _WARM_UP_STEPS = 3
 _FEWEST_STEPS = 5
 _SECONDS = 2.0
+_FEWEST_IMAGES = 8
+
+_Describe = Callable[[Images], Tensor]
 
 
 def rehearse_base(
@@ -59,7 +64,13 @@ def rehearse_base(
     def learn(workshop: Workshop) -> None:
         learn_base(images, backbone, settings, seed, workshop)
 
-    return _rehearsed(learn, images, "base", 0, len(images.class_names), device, stopped)
+    def describing() -> _Describe:
+        network = backbones.begin(backbone, images.channels, images.size, torch.Generator()).network.eval()
+        folded = branches.fold(network, torch.zeros(1, images.channels, *images.size))
+        folded.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+        return lambda some: features_of(folded, feed_of(some.pixels, device), lambda pixels: pixels.float() / 255)
+
+    return _rehearsed(learn, describing, images, "base", 0, len(images.class_names), device, stopped)
 
 
 def rehearse_stage(
@@ -92,7 +103,8 @@ def rehearse_stage(
     def learn(workshop: Workshop) -> None:
         learn_stage(knowledge, images, classes, settings, workshop)
 
-    return _rehearsed(learn, images, "discovery", knowledge.record.index + 1, classes, device, stopped)
+    number = knowledge.record.index + 1
+    return _rehearsed(learn, lambda: knowledge.features, images, "discovery", number, classes, device, stopped)
 
 
 def rehearse_labelled(
@@ -121,13 +133,16 @@ def rehearse_labelled(
         learn_labelled(knowledge, images, settings, workshop, exemplars)
 
     number = knowledge.record.index + 1
-    return _rehearsed(learn, images, "labelled", number, len(images.class_names), device, stopped)
+    classes = len(images.class_names)
+    return _rehearsed(learn, lambda: knowledge.features, images, "labelled", number, classes, device, stopped)
 
 
 class _Measured(Exception):
     """The way out of a stage that shall not be finished; no error."""
 
-    def __init__(self, loop: Loop, steps_done: int, began: float, warm_up: float, step: float) -> None:
+    def __init__(
+        self, loop: Loop, steps_done: int = 0, began: float = 0.0, warm_up: float = 0.0, step: float = 0.0
+    ) -> None:
         self.loop = loop
         self.steps_done = steps_done
         self.began, self.warm_up, self.step = began, warm_up, step
@@ -138,11 +153,12 @@ class _RehearsalWorkshop(Workshop):
     """Measures the loop of a stage instead of handing it out."""
 
     def made(self, loop: Loop) -> None:
-        raise _measured(loop)
+        raise _measured(loop) if loop.total else _Measured(loop, began=time.monotonic())
 
 
 def _rehearsed(
     learn: Callable[[Workshop], None],
+    describing: Callable[[], _Describe],
     images: Images,
     kind: StageKind,
     stage: int,
@@ -154,40 +170,43 @@ def _rehearsed(
         torch.cuda.reset_peak_memory_stats(device)
     began = time.monotonic()
     try:
-        learn(_RehearsalWorkshop(device, checkpoint=stopped))
-    except Interrupted as stop:
+        measured = _first_loop(learn, _RehearsalWorkshop(device, checkpoint=stopped))
+        image_seconds = None if measured.loop.total else _image_seconds(describing(), images)
+    except (Interrupted, KeyboardInterrupt) as stop:
         raise Interrupted("Stopped the rehearsal; nothing was written.") from stop
+    loop = measured.loop
+    return Rehearsal(
+        stage=stage,
+        kind=kind,
+        images=len(images),
+        shape=loop.feed.shape,
+        classes=classes,
+        epochs=loop.settings.epochs,
+        batch=loop.order.batch,
+        processes=loop.world.size,
+        steps=loop.total,
+        steps_done=measured.steps_done,
+        pace=chosen_pace(loop.settings.pace, device, loop.total, loop.world),
+        precision=_precision(loop.settings.precision, loop.feed),
+        device=str(device),
+        place=_place(images, loop.feed),
+        peak_bytes=_peak_bytes(device),
+        preparation_seconds=measured.began - began,
+        warm_up_seconds=measured.warm_up,
+        step_seconds=measured.step,
+        image_seconds=image_seconds,
+    )
+
+
+def _first_loop(learn: Callable[[Workshop], None], workshop: Workshop) -> _Measured:
+    try:
+        learn(workshop)
     except _Measured as measured:
-        loop = measured.loop
-        return Rehearsal(
-            stage=stage,
-            kind=kind,
-            images=len(images),
-            shape=loop.feed.shape,
-            classes=classes,
-            epochs=loop.settings.epochs,
-            batch=loop.order.batch,
-            processes=loop.world.size,
-            steps=loop.total,
-            steps_done=measured.steps_done,
-            pace=chosen_pace(loop.settings.pace, device, loop.total, loop.world),
-            precision=_precision(loop.settings.precision, loop.feed),
-            device=str(device),
-            place=_place(images, loop.feed),
-            peak_bytes=_peak_bytes(device),
-            preparation_seconds=measured.began - began,
-            warm_up_seconds=measured.warm_up,
-            step_seconds=measured.step,
-        )
-    raise AssertionError("a stage always trains")
+        return measured
+    raise AssertionError("a stage always makes a loop")
 
 
 def _measured(loop: Loop) -> _Measured:
-    if loop.total == 0:
-        raise InlayError(
-            "No steps are taken with 0 epochs, so there are none to rehearse: the images pass through the network "
-            "once, and `inlay doctor` tells how long that takes; repeat the command without --dry-run."
-        )
     began = time.monotonic()
     # A loop that may take no step reads its checkpoint and refuses one of other work; after that it has none to write.
     loop.last_step = 0
@@ -201,6 +220,21 @@ def _measured(loop: Loop) -> _Measured:
     if steps > 0:
         step = _step_seconds(loop, _timed(loop, _WARM_UP_STEPS + max(_FEWEST_STEPS, steps)))
     return _Measured(loop, steps_done, began, first.warm_up_seconds, step)
+
+
+def _image_seconds(describe: _Describe, images: Images) -> float:
+    """Measure how long an image takes through a network, on images twice as many until they take long enough."""
+    count = min(_FEWEST_IMAGES, len(images))
+    describe(images.select(torch.arange(count)))
+    while True:
+        began = time.monotonic()
+        # Reading a value waits for the device.
+        float(describe(images.select(torch.arange(count))).sum())
+        seconds = time.monotonic() - began
+        # All processes must look at the same images.
+        if World.current().share(seconds >= _SECONDS or count == len(images)):
+            return seconds / count
+        count = min(2 * count, len(images))
 
 
 def _timed(loop: Loop, steps: int) -> Timing:
