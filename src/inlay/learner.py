@@ -19,14 +19,14 @@ from inlay.engine.world import World
 from inlay.errors import InlayError
 from inlay.history import History
 from inlay.knowledge import Knowledge, StageRecord
-from inlay.learning import FEWEST_HELD_OUT, LabelledLearning
+from inlay.learning import LabelledLearning
 from inlay.medoids import place_of
 from inlay.methods import check_settings
 from inlay.piles import calibrated
 from inlay.reading import read_images
 from inlay.rehearsal import Rehearsal
 from inlay.requirements import check_base, check_continues, check_max_forgetting, check_unlabelled
-from inlay.selftest import classes_to_hide, hide_and_find
+from inlay.selftest import FEWEST_FOR_TRIAL, classes_to_hide, hide_and_find
 from inlay.settings import Settings
 from inlay.settings import preset as settings_of
 from inlay.trial import rehearse_base, rehearse_stage
@@ -364,10 +364,10 @@ class Learner(LabelledLearning):
         self.progress.note(f"Accuracy on the {int(apart.sum()):,} images that were kept out of training: {share}.")
         hidden = classes_to_hide(images.class_names, self.seed) if self_test else ()
         visible = [name for name in images.class_names if name not in hidden]
-        if self_test and (not hidden or len(images.select(apart).of_classes(visible)) < 2 * FEWEST_HELD_OUT):
+        if self_test and (not hidden or len(images.select(apart).of_classes(visible)) < FEWEST_FOR_TRIAL):
             self.progress.note(
                 f"There are too few classes or images for a self-test, which needs at least four classes and "
-                f"{2 * FEWEST_HELD_OUT} images that were kept out of training besides those of the classes it hides; "
+                f"{FEWEST_FOR_TRIAL} images that were kept out of training besides those of the classes it hides; "
                 f"intervals are not calibrated. A larger --held-out keeps more out."
             )
             return calibration

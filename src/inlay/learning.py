@@ -16,14 +16,12 @@ from inlay.medoids import place_of
 from inlay.pipeline import Workshop, labelled_identity, learn_labelled
 from inlay.rehearsal import Rehearsal
 from inlay.requirements import check_continues, check_known, check_labelled, check_max_forgetting
-from inlay.selftest import held_out_images
+from inlay.selftest import FEWEST_HELD_OUT, held_out_images
 from inlay.settings import Settings
 from inlay.trained_model import TrainedModel
 from inlay.trial import rehearse_labelled
 
-__all__ = ["FEWEST_HELD_OUT", "LabelledLearning"]
-
-FEWEST_HELD_OUT = 20
+__all__ = ["LabelledLearning"]
 """Images to keep out of training at least; fewer cannot promise a small error."""
 
 

@@ -18,8 +18,12 @@ from inlay.piles import SortedPile, calibrated, count_classes, look_again, sort_
 from inlay.pipeline import Workshop, learn_base, learn_stage
 from inlay.settings import Settings
 
-__all__ = ["classes_to_hide", "held_out_images", "hide_and_find"]
+__all__ = ["FEWEST_FOR_TRIAL", "FEWEST_HELD_OUT", "classes_to_hide", "held_out_images", "hide_and_find"]
 
+# So many calibrate an error of one in twenty.
+FEWEST_HELD_OUT = 20
+# Half as many again are mixed into the pile of a trial.
+FEWEST_FOR_TRIAL = 30
 _FEWEST_CLASSES = 4
 _HIDDEN_SHARE = 1 / 3
 
@@ -71,7 +75,7 @@ def hide_and_find(
     Args:
         labelled: Labelled images of all classes, described where the network is not trained.
         held_out: Images that are kept out of training, bool [N]; of the classes that are not hidden a half of them
-            calibrates and the other half is mixed into the pile.
+            calibrates, more where that would be too few, and the others are mixed into the pile.
         hidden: Names of the classes to hide.
         backbone: Name of a backbone, or a module, as for the base stage.
         settings: Settings of the run.
@@ -90,7 +94,7 @@ def hide_and_find(
     known = learn_base(trained.images, backbone, settings, seed, workshop, features=trained.features)
     spare = _shuffled(~is_hidden & held_out, generator(seed, "spare"))
     spared = labelled.select(spare).of_classes(visible)
-    own, half = spared.by(known), len(spare) // 2
+    own, half = spared.by(known), max(FEWEST_HELD_OUT, len(spare) // 2)
     calibration = calibrated(known, own[:half], spared.labels[:half], error)
     known = known.referring_to(own[:half], spared.labels[:half])
     places = torch.cat([(is_hidden & ~held_out).nonzero().flatten(), spare[half:]])
