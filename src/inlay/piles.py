@@ -125,7 +125,8 @@ def sort_pile(knowledge: Knowledge, features: Tensor, calibration: Calibration, 
     known, new, neither = Triage(threshold, error, limit).split(scores, lonely)
     foreign = scores > foreign_limit(scores, threshold)
     pile = SortedPile(scores, known, new & ~foreign, neither | foreign, share, error)
-    if knowledge.reference is None or not pile.has_new:
+    # Not `has_new`: few images that were kept out put the threshold above almost all images, new ones too.
+    if knowledge.reference is None or pile.share.low <= 0:
         return pile
     return _compared(knowledge, features, knowledge.reference.features, known_scores, pile)
 

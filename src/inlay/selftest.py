@@ -101,9 +101,9 @@ def hide_and_find(
     searched, is_new = labelled.select(places), is_hidden[places]
     found = searched.by(known)
     pile = sort_pile(known, found, calibration, error)
-    count = count_classes(known, found[_taken(pile, len(hidden))], seed)
+    count = count_classes(known, found[_taken(pile, is_new, len(hidden))], seed)
     pile = look_again(known, found, pile, count.estimate)
-    taken = _taken(pile, len(hidden))
+    taken = _taken(pile, is_new, len(hidden))
     images = searched.images.select(taken.cpu()).without_labels()
     after = learn_stage(known, images, min(count.estimate, len(images) - 1), settings, workshop, features=found[taken])
     scores, unmoved = pile.scores.cpu(), after.reference is not None
@@ -125,9 +125,9 @@ def _shuffled(chosen: Tensor, randomness: torch.Generator) -> Tensor:
     return places[torch.randperm(len(places), generator=randomness)]
 
 
-def _taken(pile: SortedPile, hidden: int) -> Tensor:
-    """Return the new images, bool [N]; all where too few were found, so that the other figures exist."""
-    return pile.new if int(pile.new.sum()) > hidden else torch.ones_like(pile.new)
+def _taken(pile: SortedPile, is_new: Tensor, hidden: int) -> Tensor:
+    """Return the images found, bool [N]; the hidden ones where too few were, so that the other figures exist."""
+    return pile.new if int(pile.new.sum()) > hidden else is_new.to(pile.new.device)
 
 
 def _estimate(known: Knowledge, hidden: Tensor, count: ClassCount, seed: int) -> int:
