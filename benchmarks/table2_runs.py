@@ -7,6 +7,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal
 
+from inlay.bench.table2 import published_orders
 from inlay.errors import InlayError
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "by_order",
     "check_known",
     "differences",
+    "parted",
     "read_runs",
     "row",
 ]
@@ -168,6 +170,17 @@ def _check_alike(first: Run, second: Run, parts: Sequence[str]) -> None:
                 f"{first.file} and {second.file} disagree in {part} and cannot be compared; run one of them anew or "
                 f"give it a name with --name."
             )
+
+
+def parted(runs: Iterable[Run], method: str) -> tuple[list[Run], list[Run]]:
+    """Return the runs of a system in class orders in which it was published, and those in others.
+
+    A printed figure is held against the first alone, as the order moves a figure by more than a point.
+    """
+    groups: tuple[list[Run], list[Run]] = ([], [])
+    for run in runs:
+        groups[run.order not in published_orders(method)].append(run)
+    return groups
 
 
 def by_order(runs: Iterable[Run], head: Head) -> dict[str, float]:

@@ -3,7 +3,7 @@ import json
 
 import pytest
 
-from inlay.bench.table2 import Choice, Run, table2
+from inlay.bench.table2 import Choice, Run, published_orders, table2
 from inlay.errors import InlayError
 from inlay.increments.systems.catalogue import FAIR, PUBLISHED, Table
 
@@ -31,6 +31,18 @@ def test_by_default_amm_is_run_in_the_order_of_aanets_and_in_that_of_its_host() 
                 for row in (host, f"{host}+amm", f"{host}+aanets")
             )
             assert plain == amm and rival <= amm and "icarl-1993" in amm
+
+
+def test_all_orders_over_which_a_figure_was_averaged_are_run_if_asked_for() -> None:
+    runs = table2(Choice("A", stages=(10,), orders=("published",)))
+    orders = {row: [run.order for run in runs if run.row == row] for row in {run.row for run in runs}}
+    three = ["icarl-1993", "podnet-2", "podnet-3"]
+    for row in ("podnet", "podnet+amm", "podnet+aanets", "afc", "der"):
+        assert orders[row] == three == list(published_orders("afc"))
+    assert orders["icarl"] == orders["icarl+amm"] == [*three, "numpy-1993"]
+    assert (orders["foster"], orders["icarl+aanets"], orders["necil"]) == (["numpy-1993"], ["numpy-1993"], ["natural"])
+    both = table2(Choice("A", ("podnet",), (10,), ("natural", "published", "podnet-2")))
+    assert [run.order for run in both] == ["natural", *three]
 
 
 @pytest.mark.parametrize(("table", "row"), [("A", "plain"), ("A", "amm"), ("B", "full"), ("B", "amm")])

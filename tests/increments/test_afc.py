@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from increment_cases import course, quick, standings
-from inlay.increments.increment import Increment
+from inlay.increments.increment import Increment, System
 from inlay.increments.outputs import features_and_maps
 from inlay.increments.scores import score_stage
 from inlay.increments.systems import afc, catalogue
@@ -88,6 +88,21 @@ def test_the_base_stage_is_that_of_podnet(table: catalogue.Table) -> None:
         for system in systems
     ]
     assert all(torch.equal(value, states[1][name]) for name, value in states[0].items())
+
+
+@pytest.mark.parametrize(
+    ("system", "gate", "follows"),
+    [(afc.PUBLISHED, "full", True), (afc.FAIR, "full", False), (afc.PUBLISHED, "amm", False)],
+)
+def test_batch_norms_follow_the_images_of_a_later_stage_as_published(system: System, gate: str, follows: bool) -> None:
+    stage = exact_stage(system, branch__gate=gate)
+    assert stage.before is not None
+    learned = system.learn(stage, Watch(train=False)).classifier.network
+    before = {name: value for name, value in stage.before.network.named_buffers() if "running" in name}
+    after = {name: value for name, value in learned.named_buffers() if "running" in name}
+    assert after.keys() == (before.keys() if gate == "full" else set())
+    assert all(torch.equal(value, before[name]) != follows for name, value in after.items())
+    assert not any(module.training for module in learned.modules())
 
 
 def test_old_and_new_digits_are_told_apart() -> None:

@@ -47,7 +47,9 @@ def table2(
         str | None, typer.Option(help="Systems, in table A with or without +amm, such as icarl,icarl+amm; default all.")
     ] = None,
     stages: Annotated[str, typer.Option(help="Numbers of stages after the base stage.")] = "10,25",
-    orders: Annotated[str | None, typer.Option(help="Class orders; by default those of the table.")] = None,
+    orders: Annotated[
+        str | None, typer.Option(help="Class orders, or published; by default those of the table.")
+    ] = None,
     controls: Annotated[str | None, typer.Option(help=f"Some of {','.join(CONTROLS)}; in B all by default.")] = None,
     base_classes: Annotated[int, typer.Option(min=0, help="Classes of the base stage; 0: all stages equal.")] = 50,
     dataset: Annotated[str, typer.Option(help="Data set.")] = "cifar100",

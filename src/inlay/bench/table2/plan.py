@@ -18,7 +18,7 @@ from inlay.increments.orders import class_order
 from inlay.increments.systems.catalogue import FAIR, PUBLISHED, Table, system
 from inlay.methods.trunk import trunk_gate
 
-__all__ = ["CONTROLS", "PLAIN", "Choice", "Run", "table2"]
+__all__ = ["CONTROLS", "PLAIN", "Choice", "Run", "published_orders", "table2"]
 
 PLAIN = "plain"
 """What the branches of a run are if it leaves them as its system has them."""
@@ -40,17 +40,15 @@ _USUAL_CONTROLS = ("full", "frozen", "imm", "constant", "amm")
 _PLUG_IN = "+amm"
 _FAIR_ORDERS = ("numpy-1993", "icarl-1993", "podnet-2")
 _USUAL_ORDER = "numpy-1993"
-# The order in which each system was published; where three were averaged, the first. AMM is held against AANets in the
-# order of that: iCaRL is run in both.
+# Asks for all orders over which the printed figure of a system is a mean.
+_ALL_PUBLISHED = "published"
+_THREE_ORDERS = ("icarl-1993", "podnet-2", "podnet-3")
 _PUBLISHED_ORDERS: Mapping[str, tuple[str, ...]] = {
-    "icarl": ("icarl-1993", _USUAL_ORDER),
-    "podnet": ("icarl-1993",),
-    "podnet+aanets": ("icarl-1993",),
-    "afc": ("icarl-1993",),
+    **dict.fromkeys(("icarl", "podnet", "podnet+aanets", "afc", "dytox+", "der"), _THREE_ORDERS),
     "necil": ("natural",),
-    "dytox+": ("icarl-1993",),
-    "der": ("icarl-1993",),
 }
+# AMM is held against AANets in the order of that, in which iCaRL was not published.
+_COMPARED_ORDERS = {"icarl": (_USUAL_ORDER,)}
 # A network for each stage: the paper has no row of more, and few would wait for it. Asked for by name, it is run.
 _MOST_STAGES = {"der": 10}
 
@@ -178,7 +176,8 @@ class Choice:
         methods: Names of systems, in table A with or without "+amm"; None takes all of the table, in A also with AMM
             where they take branches, unless controls are chosen.
         stages: Numbers of stages.
-        orders: Names of class orders; None takes that in which each system was published, in table B three for all.
+        orders: Names of class orders, among which "published" is all those in which a system was published; None takes
+            the first of these, in table B three for all.
         controls: Some of `CONTROLS`; None takes the system as it is, in table B all.
         base_classes: Classes of the base stage; 0 makes all stages equal.
         seed: Seed of everything random.
@@ -254,7 +253,18 @@ def _all_controls(host: System) -> tuple[str, ...]:
     return (*own, *_USUAL_CONTROLS, *(("adapters",) if host.name == "necil" else ()))
 
 
+def published_orders(method: str) -> tuple[str, ...]:
+    """Return the class orders over which the printed figure of a system is a mean.
+
+    Args:
+        method: Name of the system.
+    """
+    return _PUBLISHED_ORDERS.get(method, (_USUAL_ORDER,))
+
+
 def _orders(choice: Choice, method: str) -> tuple[str, ...]:
-    if choice.orders is not None:
-        return choice.orders
-    return _FAIR_ORDERS if choice.table == "B" else _PUBLISHED_ORDERS.get(method, (_USUAL_ORDER,))
+    published, compared = published_orders(method), _COMPARED_ORDERS.get(method, ())
+    if choice.orders is None:
+        return _FAIR_ORDERS if choice.table == "B" else (published[0], *compared)
+    named = [(*published, *compared) if order == _ALL_PUBLISHED else (order,) for order in choice.orders]
+    return tuple(dict.fromkeys(itertools.chain.from_iterable(named)))
