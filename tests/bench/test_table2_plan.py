@@ -88,6 +88,7 @@ def test_a_control_changes_what_is_trained_and_nothing_else(control: str) -> Non
     recipe, own = run.system.recipe, FAIR["necil"].recipe
     assert dataclasses.replace(recipe, branch=own.branch) == own
     assert recipe.branch.gate == ("imm" if control == "adapters" else control)
+    assert (recipe.branch == PUBLISHED["necil"].recipe.branch) == (control == "adapters")
     assert (recipe.branch.kernel, recipe.branch.batch_norm) == (
         ("1x1", False) if control == "adapters" else ("same", True)
     )

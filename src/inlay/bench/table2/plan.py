@@ -32,7 +32,12 @@ CONTROLS: Mapping[str, Mapping[str, str]] = {
     "imm": {"branch.gate": "imm", **_AS_IN_THE_PAPER},
     "constant": {"branch.gate": "constant", **_AS_IN_THE_PAPER},
     "amm": {"branch.gate": "amm", **_AS_IN_THE_PAPER},
-    "adapters": {"branch.gate": "imm", "branch.kernel": "1x1", "branch.batch_norm": "false"},
+    "adapters": {
+        "branch.gate": "imm",
+        "branch.include": "layer*.conv[12]",
+        "branch.kernel": "1x1",
+        "branch.batch_norm": "false",
+    },
 }
 """What is trained of the network in later stages, as changes of a recipe; "adapters" is how NECIL does it."""
 
