@@ -64,6 +64,6 @@ def test_photographs_begin_at_32_pixels() -> None:
     assert suits_pretrained((32, 300), 3) and not suits_pretrained((300, 31), 3) and not suits_pretrained((64, 64), 1)
 
 
-@pytest.mark.parametrize(("images", "share"), [(1, 0.25), (240, 0.25), (400, 0.15), (600, 0.1), (3_000_000, 0.1)])
+@pytest.mark.parametrize(("images", "share"), [(1, 0.25), (320, 0.25), (400, 0.2), (800, 0.1), (3_000_000, 0.1)])
 def test_more_of_few_images_is_kept_out(images: int, share: float) -> None:
     assert choose_share(images) == pytest.approx(share)

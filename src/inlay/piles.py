@@ -11,7 +11,7 @@ from inlay.discovery.class_count_interval import ClassCount
 from inlay.discovery.class_graph import count_by_graph
 from inlay.discovery.class_spread import count_by_spread
 from inlay.discovery.foreign import foreign_limit
-from inlay.discovery.groups import newness
+from inlay.discovery.groups import newness, threshold_in_company
 from inlay.discovery.second_look import second_look
 from inlay.discovery.triage import (
     ShareEstimate,
@@ -125,8 +125,7 @@ def sort_pile(knowledge: Knowledge, features: Tensor, calibration: Calibration, 
     known, new, neither = Triage(threshold, error, limit).split(scores, lonely)
     foreign = scores > foreign_limit(scores, threshold)
     pile = SortedPile(scores, known, new & ~foreign, neither | foreign, share, error)
-    # Not `has_new`: few images that were kept out put the threshold above almost all images, new ones too.
-    if knowledge.reference is None or pile.share.low <= 0:
+    if knowledge.reference is None or not pile.has_new:
         return pile
     return _compared(knowledge, features, knowledge.reference.features, known_scores, pile)
 
@@ -209,7 +208,7 @@ def _compared(
     found = newness(
         features[seen], reference, knowledge.statistics, looks_new, laid_in > _USUAL, pile.share.share, randomness
     )
-    threshold = calibrate_threshold(found.reference.double() + _TIE * laid_in, pile.error)
+    threshold = threshold_in_company(found.reference.double() + _TIE * laid_in, pile.error)
     scores = torch.full_like(pile.scores, 1 + _TIE)
     scores[seen] = (found.pile.double() + _TIE * usual).to(scores)
     new = seen & (scores > threshold)

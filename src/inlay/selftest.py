@@ -22,8 +22,9 @@ __all__ = ["FEWEST_FOR_TRIAL", "FEWEST_HELD_OUT", "classes_to_hide", "held_out_i
 
 # So many calibrate an error of one in twenty.
 FEWEST_HELD_OUT = 20
-# Half as many again are mixed into the pile of a trial.
-FEWEST_FOR_TRIAL = 30
+# With so many, one odd image does not put everything below the threshold; a trial mixes a few more into its pile.
+_CALIBRATING = 29
+FEWEST_FOR_TRIAL = 36
 _FEWEST_CLASSES = 4
 _HIDDEN_SHARE = 1 / 3
 
@@ -94,7 +95,7 @@ def hide_and_find(
     known = learn_base(trained.images, backbone, settings, seed, workshop, features=trained.features)
     spare = _shuffled(~is_hidden & held_out, generator(seed, "spare"))
     spared = labelled.select(spare).of_classes(visible)
-    own, half = spared.by(known), max(FEWEST_HELD_OUT, len(spare) // 2)
+    own, half = spared.by(known), max(_CALIBRATING, len(spare) // 2)
     calibration = calibrated(known, own[:half], spared.labels[:half], error)
     known = known.referring_to(own[:half], spared.labels[:half])
     places = torch.cat([(is_hidden & ~held_out).nonzero().flatten(), spare[half:]])

@@ -7,8 +7,9 @@ import torch
 from torch import Tensor
 
 from inlay.discovery import groups
-from inlay.discovery.groups import newness
+from inlay.discovery.groups import newness, threshold_in_company
 from inlay.discovery.statistics import ClassStatistics, class_statistics
+from inlay.discovery.triage import calibrate_threshold
 from inlay.discovery.whitening import known_metric
 
 SIZE = 6
@@ -138,3 +139,20 @@ def test_what_cannot_be_compared_is_refused() -> None:
     ):
         with pytest.raises(ValueError, match=reason):
             newness(broken[0], broken[1], _known(), broken[2], none, 0.5, torch.Generator())
+
+
+@pytest.mark.parametrize("count", range(19, 100))
+def test_known_images_exceed_the_threshold_as_often_as_promised_within_half_an_image(count: int) -> None:
+    scores = _normal(count, seed=count)
+    threshold = threshold_in_company(scores, 0.05)
+    # One more image of the same kind is equally likely to take any place in their order.
+    above = sum(float(score) >= threshold for score in scores) / (count + 1)
+    assert above <= 0.05 + 0.5 / (count + 1) + 1e-9
+    if count >= 39:
+        assert threshold == calibrate_threshold(scores, 0.05)
+
+
+def test_one_odd_image_among_thirty_does_not_put_all_others_below_the_threshold() -> None:
+    scores = torch.cat([torch.zeros(29), torch.ones(1)])
+    assert threshold_in_company(scores, 0.05) == 0
+    assert calibrate_threshold(scores, 0.05) == 1

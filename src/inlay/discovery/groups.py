@@ -15,9 +15,10 @@ from torch import Tensor
 
 from inlay.discovery.kmeans import kmeans
 from inlay.discovery.statistics import ClassStatistics
+from inlay.discovery.triage import calibrate_threshold
 from inlay.discovery.whitening import known_metric
 
-__all__ = ["Newness", "newness"]
+__all__ = ["Newness", "newness", "threshold_in_company"]
 
 _IMAGES_PER_GROUP = 20
 _MOST_GROUPS = 50
@@ -95,6 +96,28 @@ def newness(
     in_the_pile = _purity(found + own, stands_for * (own.sum(dim=0) - own + _PRIOR_REFERENCE))
     parts = [mixture.groups_of(place(chunk)) @ purity for chunk in torch.split(pile, _CHUNK)]
     return Newness(torch.cat(parts), (own * in_the_pile).sum(dim=1))
+
+
+def threshold_in_company(reference: Tensor, error: float) -> float:
+    """Return the newness above which an image is new.
+
+    It is that of `calibrate_threshold` but where this would be the largest of few values. Most new images are about
+    equally new, near the most, so that one odd reference image would decide that none is. Then it is the value of
+    rank (n + 1)(1 - error), rounded: one more known image exceeds it with a probability of `error` give or take
+    0.5 / (n + 1).
+
+    Args:
+        reference: Newness of the reference images, [n].
+        error: Share of known images that may be taken for new, above 0 and below 1.
+
+    Raises:
+        InlayError: If there are too few for so small an error.
+    """
+    count = len(reference)
+    rank = (count + 1) * (1 - error)
+    if count - 1 < rank <= count and 0 < round(rank) < count:
+        return float(reference.double().kthvalue(round(rank)).values)
+    return calibrate_threshold(reference, error)
 
 
 @dataclass(frozen=True, eq=False)
