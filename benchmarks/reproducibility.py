@@ -3,12 +3,14 @@
 python -m benchmarks.reproducibility [--check]
 """
 
+import json
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.page import between, write_page
+from benchmarks.pictures import RESULTS as PICTURES
 from benchmarks.results_paper import BASES, DATASETS, SYSTEMS, Paper, read_paper
 from benchmarks.results_runs import FIRST, NOTHING, Run, harmonic, read_runs, table
 from benchmarks.results_tables import PAPER, RUNS
@@ -29,6 +31,7 @@ __all__ = [
 
 PAGE = Path(__file__).parent.parent / "REPRODUCIBILITY.md"
 BEGIN, END = "<!-- made by benchmarks/reproducibility.py -->", "<!-- end of what is made -->"
+_REASONS = "docs/results.md#figures-below-print"
 EXACT = 1e-4
 """Largest difference of logits, before and after a merge, that rounding in float32 explains."""
 
@@ -51,17 +54,23 @@ class Claim:
 
 def main() -> None:
     """Write the tables, or with --check say whether they are up to date."""
-    write_page(__doc__, PAGE, lambda text: between(text, BEGIN, END, sections(RUNS, read_paper(PAPER))))
+    write_page(__doc__, PAGE, lambda text: between(text, BEGIN, END, sections(RUNS, read_paper(PAPER), PICTURES)))
 
 
-def sections(folder: Path, paper: Paper) -> list[str]:
-    """Return both tables with their headings."""
+def sections(folder: Path, paper: Paper, pictures: Path) -> list[str]:
+    """Return both tables with their headings.
+
+    Args:
+        folder: Folder of the runs.
+        paper: Figures that the paper prints.
+        pictures: Folder of the figures of pictures, those of `benchmarks.magnitudes` among them.
+    """
     runs = [run for run in read_runs(folder) if (run.steps, run.split) == (1, FIRST)]
     return [
         "## Figures of the table",
         reached_table(runs, paper),
         "## Claims of the text",
-        claims_table([run for run in runs if run.base == "reference"]),
+        f"{claims_table([run for run in runs if run.base == 'reference'])}\n{_last_line(_responses(pictures))}",
     ]
 
 
@@ -87,7 +96,7 @@ def _verdict(found: Sequence[float], printed: float | None) -> str:
     shown = f"{ours:.1f} ({len(found)})"
     if printed is None:
         return shown
-    return f"{shown}, {'reached' if ours >= printed else f'{printed - ours:.1f} short'}"
+    return f"{shown}, {'reached' if ours >= printed else f'[{printed - ours:.1f} short]({_REASONS})'}"
 
 
 def claims_table(runs: Sequence[Run]) -> str:
@@ -107,6 +116,23 @@ def judged(claim: str, found: Mapping[str, Finding]) -> dict[str, str]:
     verdict = "held" if len(held) == len(found) else f"held on {', '.join(held)} only" if held else "not held"
     shown = "; ".join(f"{name}: {what}" for name, (_, what) in found.items())
     return {"claim": claim, "verdict": verdict if found else "not tested", "found": shown or NOTHING}
+
+
+def _last_line(line: Mapping[str, str]) -> str:
+    return table([line]).splitlines()[-1]
+
+
+def _responses(folder: Path) -> dict[str, str]:
+    """Judge what the paper's figure of magnitudes says, by means over the units of a network."""
+    found = {}
+    for dataset, name in DATASETS.items():
+        file = folder / f"magnitude-{dataset}.json"
+        if file.exists():
+            gates = json.loads(file.read_text(encoding="utf-8"))["gates"]
+            added = {gate["label"]: statistics.fmean(unit["gated"] for unit in gate["old"]["units"]) for gate in gates}
+            shown = ", ".join(f"{label} {mean:.3g}" for label, mean in added.items())
+            found[name] = max(added["AFF"], added["AMM"]) < added["IMM"], f"mean largest response {shown}"
+    return judged("a branch behind a gate adds less to old images than one without", found)
 
 
 def _percents(runs: Iterable[Run], label: str, key: str, **wanted: str) -> list[float]:

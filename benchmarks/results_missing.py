@@ -17,6 +17,7 @@ _TITLES = {
     "gates": "gates",
     "ladder": "the ladder from ADM to inlay",
     "ablations": "parts of ADM",
+    "diagnosis": "likely reasons for figures below print",
     "length": "full length",
 }
 

@@ -14,6 +14,7 @@ from benchmarks.results_main import main_sections
 from benchmarks.results_missing import missing_section
 from benchmarks.results_paper import BASES, DATASETS, REFERENCES, SYSTEMS, Paper, read_paper
 from benchmarks.results_provenance import NO_RUNS
+from benchmarks.results_reasons import reason_sections
 from benchmarks.results_runs import Run, read_runs
 from benchmarks.results_settings import split_sections, step_sections
 from benchmarks.results_tuning import tuning_sections
@@ -72,6 +73,7 @@ def sections(folder: Path, paper: Paper) -> list[str]:
     _check_known(runs)
     parts = [
         *(part for base in BASES for part in main_sections(runs, paper, base)),
+        *reason_sections(runs, paper),
         "## Separate heads",
         separate_section(runs),
         *released_section(runs),

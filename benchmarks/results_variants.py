@@ -1,4 +1,4 @@
-"""Tables of runs in which something was varied: the ladder from ADM to inlay, ablations, gates."""
+"""Tables of runs in which something was varied: the ladder from ADM to inlay, ablations, gates, diagnoses."""
 
 from collections.abc import Sequence
 
@@ -32,6 +32,9 @@ GROUPS: dict[str, list[tuple[str, str]]] = {
         ("adm", "AMM: σ(−γ), the paper's gate"),
         ("imm", "IMM: branches without a gate"),
         *((variant.name, variant.tells) for variant in VARIANTS["gates"]),
+    ],
+    "Diagnoses, by which no setting was chosen": [
+        (variant.name, f"{variant.system}: {variant.tells}") for variant in VARIANTS["diagnosis"]
     ],
 }
 

@@ -1,9 +1,11 @@
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 from benchmarks import reproducibility
 from benchmarks.page import between
+from benchmarks.pictures import RESULTS
 from benchmarks.reproducibility import CLAIMS, claims_table, reached_table, sections
 from benchmarks.results_paper import read_paper
 from benchmarks.results_runs import NOTHING, Run, read_runs
@@ -24,7 +26,7 @@ def _verdicts(runs: list[Run]) -> dict[str, tuple[str, str]]:
 
 def test_the_page_is_up_to_date() -> None:
     text = reproducibility.PAGE.read_text(encoding="utf-8")
-    parts = sections(RUNS, read_paper(PAPER))
+    parts = sections(RUNS, read_paper(PAPER), RESULTS)
     assert text == between(text, reproducibility.BEGIN, reproducibility.END, parts)
 
 
@@ -70,12 +72,26 @@ def test_merges_are_exact_and_free() -> None:
     assert _verdicts([fine, off])[free][1] == "CIFAR-10: 1 of 2 networks have as many weights as before"
 
 
+@pytest.mark.parametrize(("amm", "verdict"), [(0.2, "held"), (0.6, "not held")])
+def test_responses_of_branches_are_judged_where_they_were_measured(tmp_path: Path, amm: float, verdict: str) -> None:
+    claim = "a branch behind a gate adds less to old images than one without"
+    *_, untested = sections(tmp_path, read_paper(PAPER), tmp_path)[-1].splitlines()
+    assert untested == f"| {claim} | not tested | {NOTHING} |"
+    added = {"IMM": 0.5, "AFF": 0.3, "AMM": amm}
+    gates = [{"label": label, "old": {"units": [{"gated": 0.0}, {"gated": 2 * mean}]}} for label, mean in added.items()]
+    pictures = tmp_path / "pictures"
+    pictures.mkdir()
+    (pictures / "magnitude-cifar10.json").write_text(json.dumps({"gates": gates}), encoding="utf-8")
+    *_, tested = sections(tmp_path, read_paper(PAPER), pictures)[-1].splitlines()
+    assert tested == f"| {claim} | {verdict} | CIFAR-10: mean largest response IMM 0.5, AFF 0.3, AMM {amm} |"
+
+
 def test_a_figure_is_reached_or_short() -> None:
     paper = read_paper(PAPER)
     shown = reached_table([_run("adm", 0.9, 0.6), _run("frost", 0.5, 0.5), _run("inlay", 0.9, 0.8)], paper)
     by_system = {line.split("|")[1].strip(): line for line in shown.splitlines()[2:]}
     assert "| 65.2 | 75.0 (1), reached | – |" in by_system["ADM"]
-    assert "| 63.4 | 50.0 (1), 13.4 short | – |" in by_system["FRoST"]
+    assert "| 63.4 | 50.0 (1), [13.4 short](docs/results.md#figures-below-print) | – |" in by_system["FRoST"]
     assert "| – | 85.0 (1) | – |" in by_system["inlay"]
 
 

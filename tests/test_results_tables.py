@@ -323,7 +323,8 @@ def test_every_table_says_where_it_comes_from(tmp_path: Path) -> None:
 
 
 def test_every_section_is_whole_and_says_where_it_comes_from(tmp_path: Path) -> None:
-    *shown, heading, missing = results_tables.sections(_write(tmp_path, _record()), PAPER)
+    above_print = _record(metrics=_metrics(0.8, 0.6))
+    *shown, heading, missing = results_tables.sections(_write(tmp_path, above_print), PAPER)
     assert [section for section in shown if section.startswith("## ")] == [
         "## Table 1, reference base recipe",
         "## Cost",

@@ -1,5 +1,6 @@
 import dataclasses
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from inlay.bench import Places, Run, measure
 from inlay.bench.records import METRICS, finished_record
 from inlay.bench.systems import SYSTEMS
+from inlay.engine.progress import QuietProgress
 from inlay.errors import InlayError
 
 QUICK = {"training.epochs": "1", "base.training.epochs": "1", "classifier.refit_per_class": "20"}
@@ -108,3 +110,34 @@ def test_a_finished_record_is_that_of_the_run(places: Places) -> None:
     file.write_text(json.dumps({**record, "metrics": dict.fromkeys(METRICS)}))
     assert finished_record(run, file) is None
     assert finished_record(run, file.with_name("none.json")) is None
+
+
+class _PowerCut(Exception):
+    pass
+
+
+class _CutAfter(QuietProgress):
+    """Ends a run without warning at a step of its second piece of work, the discovery stage."""
+
+    def __init__(self) -> None:
+        self.pieces = 0
+
+    def start(self, name: str, total: int, done: int) -> None:
+        self.pieces += 1
+
+    def step(self, done: int, losses: Mapping[str, float]) -> None:
+        if self.pieces > 1:
+            raise _PowerCut
+
+
+def test_a_run_that_was_cut_short_has_no_scores_and_is_finished_by_the_next(places: Places, tmp_path: Path) -> None:
+    run = _run("adm")
+    whole = _measured(run, places)
+    anew = dataclasses.replace(places, out=tmp_path / "out", work=tmp_path / "work")
+    with pytest.raises(_PowerCut):
+        measure(run, anew, _CutAfter())
+    cut = json.loads(anew.result(run).read_text())
+    assert cut["base_metrics"] == whole["base_metrics"] and cut["metrics"]["all"] is None
+    assert finished_record(run, anew.result(run)) is None
+    finished = _measured(run, anew)
+    assert finished["metrics"] == whole["metrics"] and finished["seconds"]["base"] == cut["seconds"]["base"]

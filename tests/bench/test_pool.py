@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from inlay.bench import pool
 from inlay.bench.pool import Ending, Job, run_side_by_side
 from inlay.errors import Interrupted
 
@@ -87,3 +88,61 @@ def test_time_that_is_up_stops_the_children_and_starts_no_others(tmp_path: Path)
     assert endings == []
     assert (tmp_path / "long.log").exists()
     assert not too_late.exists() and not (tmp_path / "later.log").exists()
+
+
+def test_jobs_that_would_wait_for_one_under_way_come_later(tmp_path: Path) -> None:
+    """The first makes what the second shares, and is not done with it before the third has ended."""
+    made, third, old = tmp_path / "made", tmp_path / "third", tmp_path / "old"
+    made.touch()
+    os.utime(made, (0, 0))
+    wait = f"import pathlib, time\nwhile not pathlib.Path({str(third)!r}).exists(): time.sleep(0.01)\n"
+    jobs = [
+        Job("first", [sys.executable, "-S", "-c", f"{wait}pathlib.Path({str(made)!r}).touch()"], old, "base", made),
+        Job("second", [sys.executable, "-S", "-c", ""], old, "base", made),
+        Job("third", [sys.executable, "-S", "-c", f"open({str(third)!r}, 'w')"], old, "other", made),
+    ]
+    endings = run_side_by_side(jobs, 2, _ignore)
+    assert [ending.failure for ending in endings] == [None, None, None]
+    names = [ending.job.name for ending in endings]
+    assert names.index("third") < names.index("second")
+
+
+def test_what_is_made_keeps_nobody_waiting(tmp_path: Path) -> None:
+    """The first has made what it shares and waits for the second, which is taken before the third."""
+    made, second, log = tmp_path / "made", tmp_path / "second", tmp_path / "log"
+    wait = "import pathlib, time\nwhile not pathlib.Path({!r}).exists(): time.sleep(0.01)\n"
+    make = f"import pathlib; pathlib.Path({str(made)!r}).touch()\n"
+    python = [sys.executable, "-S", "-c"]
+    jobs = [
+        Job("first", [*python, make + wait.format(str(second))], log, "base", made),
+        Job("any", [*python, wait.format(str(made))], log),
+        Job("second", [*python, f"open({str(second)!r}, 'w')"], log, "base", made),
+        Job("third", [*python, ""], log, "other", made),
+    ]
+    names = [ending.job.name for ending in run_side_by_side(jobs, 2, _ignore)]
+    assert names.index("second") < names.index("third")
+
+
+def test_all_that_would_wait_begin_where_nothing_else_is_left(tmp_path: Path) -> None:
+    code = (
+        "import pathlib, time\npathlib.Path({mine!r}).touch()\n"
+        "while not pathlib.Path({other!r}).exists(): time.sleep(0.01)"
+    )
+    a, b = str(tmp_path / "a"), str(tmp_path / "b")
+    jobs = [
+        Job(name, [sys.executable, "-S", "-c", code.format(mine=mine, other=other)], tmp_path / f"{name}.log", "base")
+        for name, mine, other in (("first", a, b), ("second", b, a))
+    ]
+    assert [ending.failure for ending in run_side_by_side(jobs, 2, _ignore)] == [None, None]
+
+
+def test_one_that_does_not_stop_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool, "_SECONDS_TO_STOP", 0.5)
+    pid = tmp_path / "pid"
+    deaf = (
+        "import os, pathlib, signal, time; signal.signal(signal.SIGINT, signal.SIG_IGN); "
+        f"pathlib.Path({str(pid)!r}).write_text(str(os.getpid())); time.sleep(600)"
+    )
+    assert run_side_by_side([_job(tmp_path, "deaf", deaf)], 1, _ignore, 2.0) == []
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(pid.read_text()), 0)

@@ -4,7 +4,9 @@ import shlex
 import pytest
 
 from inlay.bench import Choice, Run, table1, variations
-from inlay.bench.recipe import settings_of
+from inlay.bench.datasets import BENCHMARKS
+from inlay.bench.recipe import base_name, settings_of
+from inlay.bench.schedule import published_stage_length
 from inlay.bench.systems import SYSTEMS, TABLE
 from inlay.bench.variants import GROUPS
 from inlay.errors import InlayError
@@ -29,6 +31,24 @@ def test_splits_multiply_the_runs() -> None:
 def test_neighbours_in_the_plan_have_base_stages_of_their_own() -> None:
     runs = table1(Choice(None, ALL, (0, 1)))
     assert len({(run.dataset, run.seed) for run in runs[:6]}) == 6
+
+
+def test_runs_share_a_base_stage_if_they_have_the_same_name_for_it() -> None:
+    run = Run("adm", "cifar100", 0)
+    alike = [Run("inlay", "cifar100", 0), Run("adm", "cifar100", 0, steps=2), Run("frost", "cifar100", 0, name="x")]
+    assert {base_name(other) for other in alike} == {base_name(run)}
+    apart = [
+        Run("adm", "cifar10", 0),
+        Run("adm", "cifar100", 1),
+        Run("adm", "cifar100", 0, split_seed=2),
+        Run("adm", "cifar100", 0, steps=5),
+        Run("adm", "cifar100", 0, base="ours"),
+        Run("adm", "cifar100", 0, full_length=True),
+        Run("ceiling", "cifar100", 0),
+        Run("adm", "cifar100", 0, changes={"base.training.epochs": "9"}),
+        Run("adm", "cifar100", 0, backbone="resnet8"),
+    ]
+    assert len({base_name(other) for other in [run, *apart]}) == 1 + len(apart)
 
 
 def test_several_steps_leave_out_what_cannot_go_on() -> None:
@@ -92,13 +112,40 @@ def test_the_systems_without_a_joint_head_are_marked() -> None:
     assert {name for name, entry in SYSTEMS.items() if entry.concatenated} == {"autonovel", "restune", "ncl", "dtc"}
 
 
+@pytest.mark.parametrize("dataset", ["cifar10", "cifar100"])
 @pytest.mark.parametrize("group", GROUPS)
-def test_every_variant_has_settings_of_its_own(group: str) -> None:
-    runs = variations(Choice(None, ("cifar10",), (0,)), [group])
-    assert [run.name for run in runs] == [variant.name for variant in GROUPS[group]]
-    found = [settings_of(run) for run in runs]
-    everything = [settings_of(Run("adm", "cifar10", 0)), *found]
+def test_every_variant_has_settings_of_its_own(group: str, dataset: str) -> None:
+    runs = variations(Choice(None, (dataset,), (0,)), [group])
+    wanted = [variant for variant in GROUPS[group] if dataset in (variant.datasets or (dataset,))]
+    assert [run.name for run in runs] == [variant.name for variant in wanted]
+    unchanged = {run.system: settings_of(Run(run.system, dataset, 0)) for run in runs}
+    everything = [*unchanged.values(), *(settings_of(run) for run in runs)]
     assert all(a != b for index, a in enumerate(everything) for b in everything[:index])
+
+
+def test_a_variant_for_some_data_sets_is_run_on_those_alone() -> None:
+    runs = variations(Choice(None, ("cifar10", "cifar100"), (0,)), ["diagnosis"])
+    batches = [(run.dataset, run.changes["training.batch"]) for run in runs if run.name and "frost-batch" in run.name]
+    assert batches == [("cifar10", "64"), ("cifar100", "26")]
+    for dataset, batch in batches:
+        assert published_stage_length(BENCHMARKS[dataset], 1)["training.batch"] == int(batch)
+
+
+@pytest.mark.parametrize(
+    ("dataset", "name", "steps_an_epoch", "published"),
+    [
+        ("cifar10", "diagnosis-frost-ramp-19550", 196, 50 * 391),
+        ("cifar100", "diagnosis-frost-ramp-58650", 79, 150 * 391),
+    ],
+)
+def test_consistency_rises_over_as_many_steps_as_published(
+    dataset: str, name: str, steps_an_epoch: int, published: int
+) -> None:
+    (run,) = [run for run in variations(Choice(None, (dataset,), (0,)), ["diagnosis"]) if run.name == name]
+    settings = settings_of(run)
+    steps = settings.training.epochs * steps_an_epoch
+    assert settings.consistency.ramp * steps == pytest.approx(published, rel=1e-3)
+    assert settings.self_training.ramp == BENCHMARKS[dataset].numbers["self_training.ramp"]
 
 
 def test_the_ladder_ends_near_the_preset_inlay() -> None:

@@ -8,7 +8,7 @@ from inlay.errors import InlayError
 
 __all__ = ["PARTS", "campaign"]
 
-_ONE, _THREE = (0,), (0, 1, 2)
+_ONE, _OTHERS, _THREE = (0,), (1, 2), (0, 1, 2)
 _CIFAR = ("cifar10", "cifar100")
 _ALL = (*_CIFAR, "tinyimagenet")
 # The systems whose spread is shown, and of these the ones that go through the other settings.
@@ -17,6 +17,20 @@ _FOLLOWED = ("frost", "adm", "inlay")
 _REFERENCES = tuple(name for name in SYSTEMS if name not in TABLE)
 # Not those that decided settings: 1, and 383 and 91, on which no class is novel that is novel in the first split.
 _SPLITS = (2, 3, 4)
+
+
+def _diagnosis() -> list[Run]:
+    """Return what says why figures are below print, with as many seeds as they have, and a control of `inlay`."""
+    first = variations(Choice(None, _CIFAR, _ONE), ["diagnosis"])
+    ours = variations(Choice(None, _CIFAR, _ONE, base="ours"), ["diagnosis"])
+    others = variations(Choice(None, _CIFAR, _OTHERS), ["diagnosis"])
+    return [
+        *first,
+        *(run for run in ours if run.system == "adm"),
+        *(run for run in others if run.system in _FOLLOWED),
+        *table1(Choice(("frozen",), ("cifar100",), _OTHERS)),
+    ]
+
 
 PARTS: Mapping[str, Callable[[], Sequence[Run]]] = {
     "table": lambda: [
@@ -33,6 +47,7 @@ PARTS: Mapping[str, Callable[[], Sequence[Run]]] = {
     "gates": lambda: variations(Choice(None, _CIFAR, _ONE), ["gates"]),
     "ladder": lambda: variations(Choice(None, _CIFAR, _ONE), ["ladder"]),
     "ablations": lambda: variations(Choice(None, _CIFAR, _ONE), ["ablations"]),
+    "diagnosis": _diagnosis,
     "length": lambda: table1(Choice(("frost", "adm"), ("cifar10",), _ONE, full_length=True)),
 }
 """The runs of each part of the page, by its name."""

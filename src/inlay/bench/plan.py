@@ -159,7 +159,7 @@ def _methods(choice: Choice) -> tuple[str, ...]:
 
 
 def variations(choice: Choice, groups: Sequence[str]) -> list[Run]:
-    """Return the runs of tables of variants: variants by data sets by splits by seeds.
+    """Return the runs of tables of variants: variants by those of the data sets that they are for, by splits, by seeds.
 
     Args:
         choice: What is asked; its methods, name and preset do not count, and its changes come after those of a variant.
@@ -176,6 +176,7 @@ def variations(choice: Choice, groups: Sequence[str]) -> list[Run]:
             dataclasses.replace(
                 choice,
                 methods=(variant.system,),
+                datasets=tuple(name for name in choice.datasets if name in (variant.datasets or choice.datasets)),
                 changes={**variant.changes, **choice.changes},
                 name=variant.name,
                 preset=None,

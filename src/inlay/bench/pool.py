@@ -15,6 +15,8 @@ from inlay.errors import Interrupted
 __all__ = ["Ending", "Job", "run_side_by_side"]
 
 _SECONDS_BETWEEN_LOOKS = 0.1
+# A child stops after the step it is in. One that compiles its first step may take far longer, and is not waited for.
+_SECONDS_TO_STOP = 30.0
 
 
 @dataclass(frozen=True)
@@ -25,11 +27,15 @@ class Job:
         name: What it is called.
         command: The command and its arguments.
         log: File that takes its output; what was in it is lost.
+        shares: Name of what it makes first, unless another job has; one that shares it would wait for that job.
+        made: File that it writes as soon as what it shares is there.
     """
 
     name: str
     command: Sequence[str]
     log: Path
+    shares: str | None = None
+    made: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -55,7 +61,7 @@ class Ending:
 
 class _Child:
     def __init__(self, job: Job, threads: int | None) -> None:
-        self.job, self.began = job, time.monotonic()
+        self.job, self.began, self._date = job, time.monotonic(), time.time_ns()
         environment = dict(os.environ)
         if threads is not None:
             environment.setdefault("OMP_NUM_THREADS", str(threads))
@@ -63,6 +69,11 @@ class _Child:
             self.process = subprocess.Popen(
                 job.command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment
             )
+
+    def is_making(self, shared: str) -> bool:
+        """Say whether the jobs that share something would wait for this one."""
+        made = self.job.made
+        return self.job.shares == shared and not (made and made.exists() and made.stat().st_mtime_ns >= self._date)
 
     def failure(self) -> str | None:
         if self.process.returncode == 0:
@@ -80,10 +91,11 @@ def run_side_by_side(
     Processes of jobs side by side share the cores evenly, unless OMP_NUM_THREADS says otherwise.
 
     Args:
-        jobs: The jobs, in the order in which they begin.
+        jobs: The jobs, in the order in which they begin, but that those come later that would wait for one under way.
         count: How many run at the same time.
         report: Called whenever a job has ended.
         seconds: Time after which the jobs under way are stopped, as by Ctrl-C, and no other begins; None has no end.
+            One that has not stopped half a minute later is killed.
 
     Returns:
         The endings, in the order in which the jobs ended; jobs that were stopped have none.
@@ -98,7 +110,7 @@ def run_side_by_side(
         try:
             while (waiting or running) and not watch.requested and time.monotonic() < end:
                 while waiting and len(running) < count:
-                    running.append(_Child(waiting.pop(0), threads))
+                    running.append(_Child(_taken(waiting, running), threads))
                 time.sleep(_SECONDS_BETWEEN_LOOKS)
                 # One that Ctrl-C has reached as well has not failed; it was stopped.
                 if not watch.requested:
@@ -113,6 +125,16 @@ def run_side_by_side(
     return endings
 
 
+def _taken(waiting: list[Job], running: Sequence[_Child]) -> Job:
+    """Take the next job out of those that wait."""
+    free = (
+        index
+        for index, job in enumerate(waiting)
+        if job.shares is None or not any(child.is_making(job.shares) for child in running)
+    )
+    return waiting.pop(next(free, 0))
+
+
 def _ending(child: _Child, earlier: Sequence[Ending], total: int, count: int) -> Ending:
     seconds = time.monotonic() - child.began
     number = len(earlier) + 1
@@ -122,9 +144,17 @@ def _ending(child: _Child, earlier: Sequence[Ending], total: int, count: int) ->
 
 
 def _stop(children: Sequence[_Child]) -> None:
-    """Ask children to stop, as Ctrl-C would, and wait until they have."""
+    """Ask children to stop, as Ctrl-C would, and wait until they have; kill those that do not.
+
+    Whatever moment they are killed at, their files are whole and the next start goes on from the latest.
+    """
     for child in children:
         with suppress(ProcessLookupError):
             child.process.send_signal(signal.SIGINT)
+    end = time.monotonic() + _SECONDS_TO_STOP
     for child in children:
-        child.process.wait()
+        try:
+            child.process.wait(max(0.0, end - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            child.process.kill()
+            child.process.wait()

@@ -1,6 +1,7 @@
 """From a run to its settings: preset, protocol, schedule, then the user's changes."""
 
 import dataclasses
+import json
 from typing import Any
 
 from inlay.bench.datasets import benchmark
@@ -10,7 +11,7 @@ from inlay.bench.systems import system
 from inlay.methods import check_settings
 from inlay.settings import Settings, TrainingSettings, preset
 
-__all__ = ["base_text", "changes_of", "schedule_text", "settings_of"]
+__all__ = ["base_name", "base_text", "changes_of", "schedule_text", "settings_of"]
 
 _VIEWS = ("first_view", "second_view")
 
@@ -50,6 +51,14 @@ def _protocol(run: Run) -> dict[str, Any]:
     views = {view: data.stage_view for view in _VIEWS if own[view].startswith("weak")}
     used = {part for part in own if part not in keeps and isinstance(own[part], dict) and own[part].get("weight")}
     return {**views, **{path: value for path, value in data.numbers.items() if path.split(".")[0] in used}}
+
+
+def base_name(run: Run) -> str:
+    """Name the base stage of a run; runs start from the same one if they have the same name for it."""
+    data = benchmark(run.dataset)
+    classes = data.classes if system(run.system).supervised else data.cut(run.steps)[0]
+    facts = [run.dataset, run.backbone, run.seed, run.split_seed, classes, settings_of(run).to_json()["base"]]
+    return json.dumps(facts, sort_keys=True)
 
 
 def base_text(settings: Settings) -> str:

@@ -1,4 +1,4 @@
-"""Systems with something varied: the ladder from ADM to inlay, the parts of ADM, and the gates."""
+"""Systems with something varied: the ladder from ADM to inlay, the parts of ADM, the gates, and diagnoses."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,12 +17,14 @@ class Variant:
         tells: What it changes, in words.
         changes: Changes of settings of the system, by dotted path.
         system: The system that is varied.
+        datasets: The data sets that it is for; None is for all.
     """
 
     name: str
     tells: str
     changes: Mapping[str, str]
     system: str = "adm"
+    datasets: tuple[str, ...] | None = None
 
 
 # Each rung of the ladder keeps the changes of those before it.
@@ -78,6 +80,98 @@ def _without(part: str, name: str, tells: str) -> Variant:
     return Variant(f"ablation-no-{name}", tells, {f"{part}.weight": "0"})
 
 
+_CIFAR10, _CIFAR100 = ("cifar10",), ("cifar100",)
+
+
+def _batches(system: str) -> tuple[Variant, ...]:
+    """As many novel images a step as FRoST's code leaves of a batch."""
+    return tuple(
+        Variant(
+            f"diagnosis-{system}-batch-{batch}",
+            f"{batch} novel images a step, as published, not 128",
+            {"training.batch": batch},
+            system,
+            datasets,
+        )
+        for batch, datasets in (("64", _CIFAR10), ("26", _CIFAR100))
+    )
+
+
+def _as_published(system: str) -> tuple[Variant, ...]:
+    """Batch and rise of consistency as FRoST's code has them, one at a time, in a stage that stays compressed."""
+    name = f"diagnosis-{system}"
+    return (
+        *_batches(system),
+        # In fractions of the compressed stage, which has 5,880 steps on CIFAR-10 and 4,740 on CIFAR-100.
+        Variant(
+            f"{name}-ramp-19550",
+            "consistency rises over 19,550 steps, as published, not over 1,470",
+            {"consistency.ramp": "3.325"},
+            system,
+            _CIFAR10,
+        ),
+        Variant(
+            f"{name}-ramp-58650",
+            "consistency rises over 58,650 steps, as published, not over 3,555",
+            {"consistency.ramp": "12.373"},
+            system,
+            _CIFAR100,
+        ),
+    )
+
+
+def _self_training(weight: str, tells: str, datasets: tuple[str, ...]) -> Variant:
+    changes = {"self_training.divide_by_classes": "false", "self_training.weight": weight}
+    return Variant(f"diagnosis-adm-self-training-{weight}", tells, changes, "adm", datasets)
+
+
+# Each tests a likely reason why a figure of the first split is below print. None of them chose a setting.
+_DIAGNOSES = (
+    *_as_published("frost"),
+    _self_training("0.05", "half the weight of self-training, which draws images to new classes", _CIFAR10),
+    _self_training("0.02", "twice the weight of self-training, which draws images to new classes", _CIFAR100),
+    *_batches("adm"),
+    Variant(
+        "diagnosis-inlay-distillation-1",
+        "old features held ten times as tight",
+        {"distillation.weight": "1"},
+        "inlay",
+        _CIFAR100,
+    ),
+    Variant(
+        "diagnosis-inlay-rate-0.02",
+        "a fifth of the learning rate",
+        {"training.learning_rate": "0.02"},
+        "inlay",
+        _CIFAR100,
+    ),
+    *_as_published("frost+amm"),
+    Variant(
+        "diagnosis-ncl-last-group",
+        "only the last group of layers is trained, as in NCL's own code",
+        {"branch.include": "layer4*"},
+        "ncl",
+    ),
+    Variant("diagnosis-ncl-frozen", "backbone frozen, as printed Old suggests", {"branch.gate": "frozen"}, "ncl"),
+    Variant(
+        "diagnosis-dtc-decay",
+        "learning rate halved four times, as in DTC's own code",
+        {"training.decay_at": "0.2,0.4,0.6,0.8", "training.decay_factor": "0.5"},
+        "dtc",
+        _CIFAR100,
+    ),
+    *(
+        Variant(
+            f"diagnosis-autonovel-epochs-{epochs}",
+            "four times the steps, in which features move away from the old head",
+            {"training.epochs": epochs},
+            "autonovel",
+            where,
+        )
+        for epochs, where in (("120", _CIFAR10), ("240", _CIFAR100))
+    ),
+)
+
 GROUPS: Mapping[str, tuple[Variant, ...]] = {
     "ladder": _ladder(),
     "ablations": (
@@ -103,6 +197,7 @@ GROUPS: Mapping[str, tuple[Variant, ...]] = {
         Variant("gate-shuffled", "control: σ(−γ) of another channel of the layer", {"branch.gate": "amm-shuffled"}),
         Variant("gate-frozen", "backbone frozen, only heads are trained", {"branch.gate": "frozen"}),
     ),
+    "diagnosis": _DIAGNOSES,
 }
 """The variants of each table, by its name."""
 

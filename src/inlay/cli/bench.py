@@ -15,7 +15,7 @@ from inlay.bench import Choice, Places, Run, measure, variations
 from inlay.bench import table1 as table1_runs
 from inlay.bench.campaign import PARTS, campaign
 from inlay.bench.datasets import BENCHMARKS, benchmark
-from inlay.bench.recipe import settings_of
+from inlay.bench.recipe import base_name, settings_of
 from inlay.bench.records import finished_record
 from inlay.bench.variants import GROUPS
 from inlay.cli.bench_runs import (
@@ -89,7 +89,7 @@ def table1(
         methods=None if methods is None else read_names("--methods", methods),
         datasets=read_names("--datasets", datasets),
         seeds=read_numbers("--seeds", seeds),
-        split_seeds=(None,) if split_seeds is None else read_numbers("--split-seeds", split_seeds),
+        split_seeds=_split_seeds(split_seeds),
         steps=steps,
         base=base,
         changes={**read_changes(changes), **_base_changes(base_changes)},
@@ -107,6 +107,7 @@ def variants(
     data: Root,
     datasets: Annotated[str, typer.Option(help="Data sets.")] = "cifar10,cifar100",
     seeds: Annotated[str, typer.Option(help="Seeds of everything random but the split.")] = "0",
+    split_seeds: Annotated[str | None, typer.Option(help="Shuffle the classes by each of these seeds.")] = None,
     base: Annotated[str, typer.Option(help="Recipe of the base stage: reference or ours.")] = "reference",
     changes: Changes = None,
     backbone: Annotated[str, typer.Option(help="Network.")] = "resnet18",
@@ -118,7 +119,7 @@ def variants(
     minutes: Minutes = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Run systems with something varied: the ladder from ADM to inlay, the parts of ADM, the gates.
+    """Run systems with something varied: the ladder from ADM to inlay, the parts of ADM, the gates, diagnoses.
 
     Example: inlay bench variants gates,ablations --data datasets
     """
@@ -126,6 +127,7 @@ def variants(
         methods=None,
         datasets=read_names("--datasets", datasets),
         seeds=read_numbers("--seeds", seeds),
+        split_seeds=_split_seeds(split_seeds),
         base=base,
         changes=read_changes(changes),
         backbone=backbone,
@@ -187,7 +189,7 @@ def _run_all(
     for run in runs:
         settings_of(run)
         backbones.check_name(run.backbone)
-    bench = Bench[Run]("run-one", finished_record, _outcome, lambda done: _table(_scored(done, score)))
+    bench = Bench[Run]("run-one", finished_record, _outcome, lambda done: _table(_scored(done, score)), base_name)
     run_all(bench, runs, places, side_by_side, dry_run, minutes)
 
 
@@ -212,6 +214,10 @@ def _table(done: Sequence[tuple[Run, dict[str, Any]]]) -> Table:
         means = [f"{100 * fmean(metrics[name] for _, metrics in members):.1f}" for name in _PERCENT]
         table.add_row(row, dataset, ", ".join(str(run.seed) for run, _ in members), *means)
     return table
+
+
+def _split_seeds(text: str | None) -> tuple[int | None, ...]:
+    return (None,) if text is None else read_numbers("--split-seeds", text)
 
 
 def _base_changes(texts: list[str] | None) -> dict[str, str]:

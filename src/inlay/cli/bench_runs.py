@@ -65,12 +65,15 @@ class Bench(Generic[R]):
         finished: Returns the record of a run that was finished earlier, given its file of results, or None.
         outcome: Says in a few words what came out, given a record.
         table: Shows runs with their records.
+        shares: Names what a run makes first, unless another of that name has made it; its file of results is written
+            as soon as that is there. None if runs share nothing.
     """
 
     child: str
     finished: Callable[[R, Path], dict[str, Any] | None]
     outcome: Callable[[dict[str, Any]], str]
     table: Callable[[list[tuple[R, dict[str, Any]]]], Table]
+    shares: Callable[[R], str] | None = None
 
 
 def run_all(
@@ -106,7 +109,7 @@ def run_all(
         return
     places.make_folders()
     files = {run.label: places.result(run) for run in runs}
-    jobs = [Job(run.label, _child_command(bench.child, run, places), places.log(run)) for run in missing]
+    jobs = [_job(bench, run, places) for run in missing]
     seconds = None if minutes is None else 60 * minutes
     endings = run_side_by_side(jobs, side_by_side, lambda ending: _tell(bench, ending, files[ending.job.name]), seconds)
     records = [(run, bench.finished(run, places.result(run))) for run in runs]
@@ -126,6 +129,11 @@ def _check(runs: Sequence[R], places: Places) -> None:
     find_device(places.device)
     for name in dict.fromkeys(run.dataset for run in runs):
         benchmark(name).find(places.data)
+
+
+def _job(bench: Bench[R], run: R, places: Places) -> Job:
+    shares = None if bench.shares is None else bench.shares(run)
+    return Job(run.label, _child_command(bench.child, run, places), places.log(run), shares, places.result(run))
 
 
 def _child_command(child: str, run: _Run, places: Places) -> list[str]:
