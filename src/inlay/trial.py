@@ -18,7 +18,6 @@ from inlay.engine.feed import Feed, ResidentFeed, feed_of
 from inlay.engine.inference import features_of
 from inlay.engine.loop import Keeping, Loop, Timing
 from inlay.engine.passes import Precision, pass_views
-from inlay.engine.step import chosen_pace
 from inlay.engine.world import World
 from inlay.errors import InlayError, Interrupted
 from inlay.exemplars import Exemplars
@@ -186,7 +185,7 @@ def _rehearsed(
         processes=loop.world.size,
         steps=loop.total,
         steps_done=measured.steps_done,
-        pace=chosen_pace(loop.settings.pace, device, loop.total, loop.world),
+        pace=loop.pace,
         precision=_precision(loop.settings.precision, loop.feed),
         device=str(device),
         place=_place(images, loop.feed),

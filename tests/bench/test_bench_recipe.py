@@ -54,7 +54,7 @@ def test_imm_is_adm_with_another_gate() -> None:
 
 def test_all_systems_share_the_base_stage_of_a_recipe() -> None:
     for base, origin in (("reference", "paper"), ("ours", "inlay")):
-        bases = [settings_of(Run(system, "cifar100", 0, base=base)).base for system in ("adm", "inlay", "ceiling")]
+        bases = [settings_of(Run(system, "cifar10", 0, base=base)).base for system in ("adm", "inlay", "ceiling")]
         assert bases[0] == bases[1] == bases[2]
         assert bases[0].contrastive == preset(origin).base.contrastive
 
@@ -66,11 +66,20 @@ def test_reference_base_stage_is_compressed_with_later_decays(dataset: str, epoc
     assert base.training == dataclasses.replace(whole.training, epochs=epochs, batch=128, decay_at=(0.7, 0.9))
 
 
-@pytest.mark.parametrize(("dataset", "epochs", "view"), [("cifar100", 85, "weak"), ("tinyimagenet", 30, "weak-crop")])
-def test_our_base_stage_has_larger_batches(dataset: str, epochs: int, view: str) -> None:
+@pytest.mark.parametrize(
+    ("dataset", "epochs", "view", "contrastive"),
+    [
+        ("cifar10", 120, "weak-policy", 1.0),
+        ("cifar100", 120, "weak-policy", 0.0),
+        ("tinyimagenet", 60, "weak-crop-policy", 0.0),
+    ],
+)
+def test_our_base_stage_has_larger_batches_and_stronger_views(
+    dataset: str, epochs: int, view: str, contrastive: float
+) -> None:
     own = preset("inlay").base
     training = dataclasses.replace(own.training, epochs=epochs, batch=512, learning_rate=0.2)
-    expected = dataclasses.replace(own, training=training, view=view)
+    expected = dataclasses.replace(own, training=training, view=view, contrastive=contrastive)
     assert settings_of(Run("adm", dataset, 0, base="ours")).base == expected
 
 

@@ -161,12 +161,12 @@ def test_every_loop_of_a_process_is_compiled() -> None:
 @pytest.mark.parametrize("device", [CPU, CUDA])
 @pytest.mark.parametrize("steps", [1, 10**6])
 def test_a_pace_that_is_wished_is_kept(wished: Pace, device: torch.device, steps: int, world: World) -> None:
-    assert chosen_pace(wished, device, steps, world) == wished
+    assert chosen_pace(wished, device, steps, steps, world) == wished
 
 
 def test_compiling_is_for_one_process() -> None:
     with pytest.raises(InlayError, match=r"for one process only; write pace=auto or pace=eager\.$"):
-        chosen_pace("compile", CUDA, 10**6, GROUP)
+        chosen_pace("compile", CUDA, 10**6, 10**6, GROUP)
 
 
 def test_a_machine_that_cannot_compile_is_told_what_helps() -> None:
@@ -196,24 +196,27 @@ def test_a_stepper_that_is_closed_is_freed_at_once() -> None:
 
 
 def test_graphs_are_for_one_process_on_a_cuda_device() -> None:
-    assert chosen_pace("graph", CUDA, 10, ALONE) == "graph"
+    assert chosen_pace("graph", CUDA, 10, 10, ALONE) == "graph"
     for device, world in ((CPU, ALONE), (CUDA, GROUP), (CPU, GROUP), (CUDA, World(parallel=True))):
         with pytest.raises(InlayError, match=r"on a CUDA device only; write pace=auto or pace=eager\.$"):
-            chosen_pace("graph", device, 10**6, world)
+            chosen_pace("graph", device, 10**6, 10**6, world)
 
 
 @pytest.mark.parametrize(
-    ("device", "world", "steps", "pace"),
+    ("device", "world", "steps", "images", "pace"),
     [
-        (CPU, ALONE, 10, "eager"),
-        (CPU, ALONE, 10**6, "eager"),
-        (CPU, GROUP, 10**6, "eager"),
-        (CUDA, GROUP, 10, "eager"),
-        (CUDA, GROUP, 10**6, "eager"),
-        (CUDA, ALONE, 1, "graph"),
-        (CUDA, ALONE, 4999, "graph"),
-        (CUDA, ALONE, 5000, "compile"),
+        (CPU, ALONE, 10, 10, "eager"),
+        (CPU, ALONE, 10**6, 10**8, "eager"),
+        (CPU, GROUP, 10**6, 10**8, "eager"),
+        (CUDA, GROUP, 10, 10, "eager"),
+        (CUDA, GROUP, 10**6, 10**8, "eager"),
+        (CUDA, ALONE, 1, 512, "graph"),
+        (CUDA, ALONE, 4999, 1_499_999, "graph"),
+        (CUDA, ALONE, 5000, 5000, "compile"),
+        (CUDA, ALONE, 100, 1_500_000, "compile"),
     ],
 )
-def test_auto_chooses_by_device_processes_and_steps(device: torch.device, world: World, steps: int, pace: Pace) -> None:
-    assert chosen_pace("auto", device, steps, world) == pace
+def test_auto_chooses_by_device_processes_steps_and_images(
+    device: torch.device, world: World, steps: int, images: int, pace: Pace
+) -> None:
+    assert chosen_pace("auto", device, steps, images, world) == pace

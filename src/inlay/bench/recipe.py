@@ -6,7 +6,7 @@ from typing import Any
 
 from inlay.bench.datasets import benchmark
 from inlay.bench.plan import Run
-from inlay.bench.schedule import BASE_PRESETS, base_length, published_stage_length, stage_length
+from inlay.bench.schedule import BASE_PRESETS, base_changes, published_stage_length, stage_length
 from inlay.bench.systems import system
 from inlay.methods import check_settings
 from inlay.settings import Settings, TrainingSettings, preset
@@ -32,7 +32,7 @@ def changes_of(run: Run) -> dict[str, Any]:
     data, row = benchmark(run.dataset), system(run.system)
     changes: dict[str, Any] = {"base.view": data.base_view}
     if not run.full_length:
-        changes |= base_length(run.base, run.dataset)
+        changes |= base_changes(run.base, run.dataset)
     if not row.supervised:
         changes |= _protocol(run)
         if not row.own_length:

@@ -338,6 +338,7 @@ VIEWS: Mapping[str, Augmentation] = {
     "weak-crop": Augmentation(crop=(0.5, 1.0), flip=0.5),
     "weak-bright": Augmentation(shift=4, flip=0.5, brightness=63 / 255),
     "weak-policy": Augmentation(shift=4, flip=0.5, auto=1.0),
+    "weak-crop-policy": Augmentation(crop=(0.5, 1.0), flip=0.5, auto=1.0),
     "weak-auto": Augmentation(shift=4, flip=0.5, brightness=63 / 255, auto=1.0, cutout=16),
     "strong": Augmentation(
         crop=(0.2, 1.0),

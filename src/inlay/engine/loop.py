@@ -24,7 +24,7 @@ from inlay.engine.optimizer import optimizer_of
 from inlay.engine.order import Order
 from inlay.engine.progress import Progress, QuietProgress
 from inlay.engine.randomness import derive_seed
-from inlay.engine.step import Stepper, chosen_pace
+from inlay.engine.step import Pace, Stepper, chosen_pace
 from inlay.engine.work import Work
 from inlay.engine.world import World
 from inlay.errors import InlayError, Interrupted, TrainingDivergedError
@@ -113,6 +113,12 @@ class Loop:
         self._seconds_before = 0.0
         self._began = self._last_kept = self._last_read = time.monotonic()
 
+    @property
+    def pace(self) -> Pace:
+        """How steps are taken."""
+        images = self.settings.epochs * len(self.feed)
+        return chosen_pace(self.settings.pace, self.feed.device, self.total, images, self.world)
+
     def run(self) -> None:
         """Train from the checkpoint, if there is one, to the end.
 
@@ -123,7 +129,7 @@ class Loop:
         """
         self._restore()
         self.work.train()
-        pace = chosen_pace(self.settings.pace, self.feed.device, self.total, self.world)
+        pace = self.pace
         device = self.feed.device
         limit = self.settings.gradient_limit
         self._stepper = Stepper(self.work, self.optimizer, pace, device, self.world, self.settings_name, limit)
