@@ -58,7 +58,7 @@ def test_inlay_is_held_against_its_frozen_backbone_on_common_seeds(tmp_path: Pat
     *others, frozen = _lines(tmp_path)
     assert {line["likely reason"] for line in others} == {
         "old features held ten times as tight",
-        "a fifth of the learning rate",
+        "a third of the learning rate",
     }
     assert frozen["below"] == "Old 10.0, All 5.0 (frozen backbone)"
     assert frozen["runs"].startswith("[seed 0]") and frozen["runs"].endswith(f"seed 1 and 2 {NOT_RUN}")

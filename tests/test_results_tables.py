@@ -51,12 +51,17 @@ def test_the_page_shows_the_runs() -> None:
     assert results_tables.with_tables(page, parts) == page
 
 
-@pytest.mark.parametrize(("label", "title"), [("adm", "ADM, ours"), ("inlay", "`inlay`")])
-def test_the_readme_quotes_the_runs(label: str, title: str) -> None:
+@pytest.mark.parametrize(
+    ("folder", "label", "title"),
+    [
+        (results_tables.RUNS, "adm", "ADM, ours"),
+        (results_tables.RUNS, "inlay", "`inlay`"),
+        (results_tables.TUNING, "inlay-before", "`inlay`, before its last change"),
+    ],
+)
+def test_the_readme_quotes_the_runs(folder: Path, label: str, title: str) -> None:
     readme = (results_tables.ROOT / "README.md").read_text(encoding="utf-8")
-    runs = [
-        run for run in read_runs(results_tables.RUNS) if (run.base, run.steps, run.split) == ("reference", 1, FIRST)
-    ]
+    runs = [run for run in read_runs(folder) if (run.base, run.steps, run.split) == ("reference", 1, FIRST)]
     for dataset, name in (("cifar10", "CIFAR-10"), ("cifar100", "CIFAR-100")):
         all_classes = figure(scores(row(runs, label=label, dataset=dataset), "all"))
         section = readme[readme.index("Table 1") : readme.index("## Set up")]
@@ -72,7 +77,7 @@ def test_runs_that_decided_settings_are_shown_with_what_they_changed(tmp_path: P
     runs, tuning = tmp_path / "runs", _write(tmp_path / "tuning", decided)
     *_, shown, told = results_tables.whole(runs, tuning, PAPER)
     (cells,) = _rows(shown)
-    assert cells["changed"] == "`a.b=1`, `c=x`" and cells["base decays at"] == "0.5, 0.8"
+    assert cells["changed"] == "`a.b=1`, `c=x`" and cells["base stage"] == "weak views, 60 epochs, decays at 0.5, 0.8"
     assert cells["classes"] == "random split 1" and command in told
     assert (cells["Old"], cells["New"], cells["base classes"]) == ("80.0 (1)", "50.0 (1)", "90.0 (1)")
     assert results_tables.whole(runs, tmp_path / "nothing", PAPER) == results_tables.sections(runs, PAPER)

@@ -12,6 +12,7 @@ from inlay.bench.records import METRICS, finished_record
 from inlay.bench.systems import SYSTEMS
 from inlay.engine.progress import QuietProgress
 from inlay.errors import InlayError
+from inlay.learner import Learner
 
 QUICK = {"training.epochs": "1", "base.training.epochs": "1", "classifier.refit_per_class": "20"}
 KEYS = {
@@ -141,3 +142,17 @@ def test_a_run_that_was_cut_short_has_no_scores_and_is_finished_by_the_next(plac
     assert finished_record(run, anew.result(run)) is None
     finished = _measured(run, anew)
     assert finished["metrics"] == whole["metrics"] and finished["seconds"]["base"] == cut["seconds"]["base"]
+
+
+def test_steps_are_taken_at_the_pace_that_is_asked_for_and_the_record_stays_the_same(
+    places: Places, tmp_path: Path
+) -> None:
+    usual = _measured(_run("kmeans"), places)
+    asked = dataclasses.replace(places, out=tmp_path / "out", work=tmp_path / "work", pace="eager")
+    record = _measured(_run("kmeans"), asked)
+    assert {**record, "seconds": None, "date": None} == {**usual, "seconds": None, "date": None}
+    base, run = (
+        Learner.load(next(folder for folder in (asked.work / part).iterdir() if folder.is_dir())).settings
+        for part in ("bases", "runs")
+    )
+    assert (base.base.training.pace, run.training.pace) == ("eager", "eager")

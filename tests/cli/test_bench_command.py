@@ -106,3 +106,12 @@ def test_bench_refuses(refused: Refused, data: Path, tmp_path: Path, options: tu
     words = [word for pair in {**usual, options[0]: options[1]}.items() for word in pair]
     assert complaint in refused(data, "bench", "table1", "--data", data, *words)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_pace_that_a_device_does_not_allow_is_refused_before_any_run(
+    refused: Refused, data: Path, tmp_path: Path
+) -> None:
+    places = ("--data", data, "--out", tmp_path / "out", "--work", tmp_path / "work", "--device", "cpu")
+    said = refused(data, "bench", "all", *places, "--datasets", "cifar10", "--pace", "graph")
+    assert "Steps are recorded by one process on a CUDA device only; write pace=auto or pace=eager." in said
+    assert list(tmp_path.iterdir()) == []

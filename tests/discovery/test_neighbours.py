@@ -49,6 +49,13 @@ def test_a_zero_vector_has_neighbours_too() -> None:
     assert nearest_neighbours(features, 2).tolist() == [[1, 2], [0, 2], [0, 1]]
 
 
+@pytest.mark.parametrize("held", [1, 60, 2**26])
+def test_rows_held_at_a_time_do_not_matter(held: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    features = torch.randn(20, 3, generator=torch.Generator().manual_seed(4))
+    monkeypatch.setattr("inlay.discovery.neighbours._SIMILARITIES", held)
+    assert nearest_neighbours(features, 4).tolist() == slow_neighbours(features, 4)
+
+
 @pytest.mark.parametrize(("count", "chunk"), [(0, 4), (5, 4), (1, 0)])
 def test_rejects_bad_counts(count: int, chunk: int) -> None:
     with pytest.raises(ValueError, match=r"count in 1\.\.N - 1"):

@@ -68,6 +68,11 @@ def test_without_a_partner_share_there_are_no_companions() -> None:
     assert neighbours_as_companions(tiny_task(quick(changes={"assignment.partner_share": 0.0}))) is None
 
 
+def test_neighbours_are_not_looked_for_where_nothing_is_trained() -> None:
+    changes = {"assignment.partner_share": 0.5, "training.epochs": 0}
+    assert neighbours_as_companions(tiny_task(quick(changes=changes))) is None
+
+
 def test_each_view_has_its_own_augmentation() -> None:
     task = tiny_task(quick(changes={"first_view": "none", "second_view": "glyph"}))
     batch = batch_of(task)

@@ -35,7 +35,7 @@ def measure(run: Run, places: Places, progress: Progress | None = None) -> None:
         InlayError: If the data is missing, a setting is wrong, or training is stopped or diverges.
     """
     progress = progress or QuietProgress()
-    settings = settings_of(run)
+    settings = _paced(settings_of(run), places.pace)
     places.make_folders()
     together = system(run.system).supervised
     stages = _read(run, places, together)
@@ -49,6 +49,10 @@ def measure(run: Run, places: Places, progress: Progress | None = None) -> None:
         write_json(places.result(run), record)
         _discover(base, settings, stages, _folder(run, base, settings, places), record, progress)
     write_json(places.result(run), record)
+
+
+def _paced(settings: Settings, pace: str) -> Settings:
+    return settings if pace == "auto" else settings.changed({"training.pace": pace, "base.training.pace": pace})
 
 
 def _read(run: Run, places: Places, together: bool) -> Stages:

@@ -5,9 +5,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
 
 from inlay.engine.checkpoint import writing
+from inlay.engine.step import Pace
 
 __all__ = ["Labelled", "Places", "one_at_a_time"]
 
@@ -22,7 +23,7 @@ class Labelled(Protocol):
 
 @dataclass(frozen=True)
 class Places:
-    """Folders and device of a benchmark; nothing here changes its results.
+    """Folders and device of a benchmark; nothing here changes its results, but for rounding.
 
     Attributes:
         data: Folder that holds the data sets.
@@ -30,6 +31,8 @@ class Places:
         work: Folder of base stages, runs and logs; it may be deleted once the results are there.
         device: "auto", "cpu" or "cuda".
         commit: Commit for the record; None asks git.
+        pace: How steps are taken, in place of what the settings of a run say; "auto" leaves that. Runs side by side
+            share the time of one GPU, and compiled steps take less of it.
     """
 
     data: Path
@@ -37,6 +40,7 @@ class Places:
     work: Path
     device: str = "auto"
     commit: str | None = None
+    pace: Literal["auto"] | Pace = "auto"
 
     def result(self, run: Labelled) -> Path:
         """Return the file of results of a run."""

@@ -65,6 +65,12 @@ _RUNGS: tuple[tuple[str, str, Mapping[str, str]], ...] = (
         {"assignment.metric": "known"},
     ),
     ("densities", "+ the likeliest Gaussian predicts instead of the joint head", {"classifier.decision": "densities"}),
+    (
+        "gentle",
+        "+ lower learning rate, and old features held the tighter the more old classes there are",
+        {"training.learning_rate": "0.03", "distillation.by_classes": "true"},
+    ),
+    ("neighbours", "+ the second view of a neighbour in half of the pairs", {"assignment.partner_share": "0.5"}),
 )
 
 
@@ -139,9 +145,9 @@ _DIAGNOSES = (
         _CIFAR100,
     ),
     Variant(
-        "diagnosis-inlay-rate-0.02",
-        "a fifth of the learning rate",
-        {"training.learning_rate": "0.02"},
+        "diagnosis-inlay-rate-0.01",
+        "a third of the learning rate",
+        {"training.learning_rate": "0.01"},
         "inlay",
         _CIFAR100,
     ),

@@ -24,8 +24,10 @@ from inlay.cli.bench_runs import (
     DryRun,
     Minutes,
     Out,
+    Paced,
     Root,
     SideBySide,
+    StepPace,
     Work,
     read_names,
     read_numbers,
@@ -77,6 +79,7 @@ def table1(
     out: Out = Path("benchmarks/results/table1"),
     work: Work = Path("runs/bench"),
     device: Device = "auto",
+    pace: Paced = StepPace.auto,
     commit: Commit = None,
     minutes: Minutes = None,
     dry_run: DryRun = False,
@@ -98,7 +101,9 @@ def table1(
         backbone=backbone,
         full_length=full_length,
     )
-    _run_all(table1_runs(choice), Places(data, out, work, device, commit), side_by_side, dry_run, minutes, score)
+    _run_all(
+        table1_runs(choice), Places(data, out, work, device, commit, pace.value), side_by_side, dry_run, minutes, score
+    )
 
 
 @app.command()
@@ -115,6 +120,7 @@ def variants(
     out: Out = Path("benchmarks/results/table1"),
     work: Work = Path("runs/bench"),
     device: Device = "auto",
+    pace: Paced = StepPace.auto,
     commit: Commit = None,
     minutes: Minutes = None,
     dry_run: DryRun = False,
@@ -133,7 +139,7 @@ def variants(
         backbone=backbone,
     )
     runs = variations(choice, read_names("GROUPS", groups))
-    _run_all(runs, Places(data, out, work, device, commit), side_by_side, dry_run, minutes)
+    _run_all(runs, Places(data, out, work, device, commit, pace.value), side_by_side, dry_run, minutes)
 
 
 @app.command("all")
@@ -145,6 +151,7 @@ def everything(
     out: Out = Path("benchmarks/results/table1"),
     work: Work = Path("runs/bench"),
     device: Device = "auto",
+    pace: Paced = StepPace.auto,
     commit: Commit = None,
     minutes: Minutes = None,
     dry_run: DryRun = False,
@@ -157,7 +164,7 @@ def everything(
     for name in chosen:
         benchmark(name)
     runs = campaign(None if parts is None else read_names("--parts", parts), chosen)
-    _run_all(runs, Places(data, out, work, device, commit), side_by_side, dry_run, minutes)
+    _run_all(runs, Places(data, out, work, device, commit, pace.value), side_by_side, dry_run, minutes)
 
 
 app.command()(table2)
@@ -171,10 +178,11 @@ def run_one(
     out: Out,
     work: Work,
     device: Device = "auto",
+    pace: Paced = StepPace.auto,
     commit: Commit = None,
 ) -> None:
     """Do one run of a benchmark; for its own use."""
-    places = Places(data, out, work, device, commit)
+    places = Places(data, out, work, device, commit, pace.value)
     measure(Run.from_json(json.loads(run)), places, TerminalProgress(console))
 
 

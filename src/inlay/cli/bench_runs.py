@@ -4,6 +4,7 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Generic, Protocol, TypeVar
 
@@ -15,6 +16,7 @@ from inlay.bench.places import Places
 from inlay.bench.pool import Ending, Job, run_side_by_side
 from inlay.cli.shown import console, errors
 from inlay.engine.device import find_device
+from inlay.engine.step import chosen_pace
 from inlay.engine.world import World
 from inlay.errors import InlayError
 
@@ -24,13 +26,25 @@ __all__ = [
     "DryRun",
     "Minutes",
     "Out",
+    "Paced",
     "Root",
     "SideBySide",
+    "StepPace",
     "Work",
     "read_names",
     "read_numbers",
     "run_all",
 ]
+
+
+class StepPace(StrEnum):
+    """Ways to take steps."""
+
+    auto = "auto"
+    eager = "eager"
+    graph = "graph"
+    compile = "compile"
+
 
 Root = Annotated[Path, typer.Option("--data", help="Folder that holds the data sets.", show_default=False)]
 Out = Annotated[Path, typer.Option(help="Folder of the files of results, one per run.")]
@@ -40,6 +54,9 @@ Minutes = Annotated[
     float | None, typer.Option(min=0.0, help="Stop after so many minutes; repeat the command to go on.")
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="List the runs, and write nothing.")]
+Paced = Annotated[
+    StepPace, typer.Option("--pace", help="How steps are taken; compiled ones take least of a GPU that runs share.")
+]
 Commit = Annotated[str | None, typer.Option(envvar="COMMIT", help="Commit for the record; by default git's.")]
 
 
@@ -126,7 +143,8 @@ def run_all(
 def _check(runs: Sequence[R], places: Places) -> None:
     if World.current().size > 1:
         raise InlayError("A benchmark starts its own processes; start it with `inlay bench`, without torchrun.")
-    find_device(places.device)
+    # Refuses what the device does not allow, before the first run does.
+    chosen_pace(places.pace, find_device(places.device), 1, 1, World.current())
     for name in dict.fromkeys(run.dataset for run in runs):
         benchmark(name).find(places.data)
 
@@ -140,6 +158,7 @@ def _child_command(child: str, run: _Run, places: Places) -> list[str]:
     command = [sys.executable, "-m", "inlay", "bench", child, json.dumps(run.to_json())]
     folders = {"--data": places.data, "--out": places.out, "--work": places.work, "--device": places.device}
     command += [str(word) for pair in folders.items() for word in pair]
+    command += [] if places.pace == "auto" else ["--pace", places.pace]
     return command if places.commit is None else [*command, "--commit", places.commit]
 
 

@@ -17,7 +17,6 @@ _CHANGES = {
     "base.contrastive": 0.0,
     "distillation.weight": 0.5,
     "assignment.information": 1.0,
-    "assignment.partner_share": 0.5,
     # There are equally many images of each digit.
     "assignment.balanced": True,
     "base.training.epochs": 30,

@@ -8,15 +8,18 @@ from inlay.data.draws import Draws
 
 __all__ = ["draw_partners", "nearest_neighbours"]
 
+_SIMILARITIES = 2**26
+
 
 @torch.no_grad()
-def nearest_neighbours(features: Tensor, count: int, chunk: int = 4096) -> Tensor:
+def nearest_neighbours(features: Tensor, count: int, chunk: int | None = None) -> Tensor:
     """Find the most similar other rows of each row by cosine similarity.
 
     Args:
         features: Features, [N, D]; L2-normalised here.
         count: Neighbours per row, 1 to N - 1.
-        chunk: Rows of the similarity matrix held at a time, 1 or more.
+        chunk: Rows of the similarity matrix held at a time, 1 or more; None takes as many as a quarter of a gigabyte
+            holds.
 
     Returns:
         Positions of the neighbours, nearest first and never the row itself, int64 [N, count]; of equally
@@ -25,6 +28,8 @@ def nearest_neighbours(features: Tensor, count: int, chunk: int = 4096) -> Tenso
     Raises:
         ValueError: If a count is out of its range or a feature is not finite.
     """
+    if chunk is None:
+        chunk = max(1, _SIMILARITIES // max(1, len(features)))
     if features.ndim != 2 or not 1 <= count < len(features) or chunk < 1:
         raise ValueError(
             f"features must be [N, D], count in 1..N - 1 and chunk 1 or more; "

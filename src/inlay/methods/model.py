@@ -65,9 +65,9 @@ class StageModel:
 
 
 def neighbours_as_companions(task: StageTask) -> Companions | None:
-    """Return what pairs images with near neighbours for the second view, or None without a partner share."""
+    """Return what pairs images with near neighbours for the second view, or None where no pair is needed."""
     settings = task.settings.assignment
-    if settings.partner_share == 0:
+    if settings.partner_share == 0 or task.settings.training.epochs == 0:
         return None
     count = min(settings.neighbours, len(task.feed) - 1)
     neighbours = nearest_neighbours(task.frozen_features, count).cpu()
