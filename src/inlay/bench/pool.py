@@ -14,6 +14,8 @@ from inlay.errors import Interrupted
 
 __all__ = ["Ending", "Job", "run_side_by_side"]
 
+# Threads of a process, and processes by which it compiles.
+_SHARES = ("OMP_NUM_THREADS", "TORCHINDUCTOR_COMPILE_THREADS")
 _SECONDS_BETWEEN_LOOKS = 0.1
 # A child stops after the step it is in. One that compiles its first step may take far longer, and is not waited for.
 _SECONDS_TO_STOP = 30.0
@@ -64,7 +66,8 @@ class _Child:
         self.job, self.began, self._date = job, time.monotonic(), time.time_ns()
         environment = dict(os.environ)
         if threads is not None:
-            environment.setdefault("OMP_NUM_THREADS", str(threads))
+            for variable in _SHARES:
+                environment.setdefault(variable, str(threads))
         with job.log.open("wb") as log:
             self.process = subprocess.Popen(
                 job.command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment
@@ -88,7 +91,8 @@ def run_side_by_side(
 ) -> list[Ending]:
     """Run jobs, some at a time; one that fails does not stop the others.
 
-    Processes of jobs side by side share the cores evenly, unless OMP_NUM_THREADS says otherwise.
+    Processes of jobs side by side share the cores evenly, unless OMP_NUM_THREADS and, for compiling,
+    TORCHINDUCTOR_COMPILE_THREADS say otherwise.
 
     Args:
         jobs: The jobs, in the order in which they begin, but that those come later that would wait for one under way.
