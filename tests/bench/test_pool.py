@@ -125,6 +125,37 @@ def test_what_is_made_keeps_nobody_waiting(tmp_path: Path) -> None:
     assert names.index("second") < names.index("third")
 
 
+def test_no_more_make_at_the_same_time_than_may(tmp_path: Path) -> None:
+    """The first makes until the second, which makes nothing, has ended; the third, which makes, comes after both."""
+    made, second, third, log = (tmp_path / name for name in ("made", "second", "third", "log"))
+    wait = f"import pathlib, time\nwhile not pathlib.Path({str(second)!r}).exists(): time.sleep(0.01)\n"
+    python = [sys.executable, "-S", "-c"]
+    last = f"time.sleep(0.3); assert not pathlib.Path({str(third)!r}).exists(); open({str(made)!r}, 'w')"
+    jobs = [
+        Job("first", [*python, wait + last], log, "base", made),
+        Job("third", [*python, f"open({str(third)!r}, 'w')"], tmp_path / "third.log", "other", third),
+        Job("same", [*python, ""], tmp_path / "same.log", "base", made),
+        Job("second", [*python, f"open({str(second)!r}, 'w')"], tmp_path / "second.log"),
+    ]
+    endings = run_side_by_side(jobs, 4, _ignore, makers=1)
+    assert [ending.failure for ending in endings] == [None] * 4
+    assert [ending.job.name for ending in endings][:2] == ["second", "first"]
+
+
+def test_jobs_whose_base_is_there_do_not_count_as_making(tmp_path: Path) -> None:
+    """The first has made its base and waits for the third, which shares it, and the second, which makes another."""
+    first, second, third, log = (tmp_path / name for name in ("first", "second", "third", "log"))
+    both = " or ".join(f"not pathlib.Path({str(name)!r}).exists()" for name in (second, third))
+    python = [sys.executable, "-S", "-c"]
+    begin = f"import pathlib, time\npathlib.Path({str(first)!r}).touch()\nwhile {both}: time.sleep(0.01)"
+    jobs = [
+        Job("first", [*python, begin], log, "base", first),
+        Job("second", [*python, f"open({str(second)!r}, 'w')"], tmp_path / "second.log", "other", second),
+        Job("third", [*python, f"open({str(third)!r}, 'w')"], tmp_path / "third.log", "base", first),
+    ]
+    assert [ending.failure for ending in run_side_by_side(jobs, 2, _ignore, makers=1)] == [None] * 3
+
+
 def test_all_that_would_wait_begin_where_nothing_else_is_left(tmp_path: Path) -> None:
     code = (
         "import pathlib, time\npathlib.Path({mine!r}).touch()\n"

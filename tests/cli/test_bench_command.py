@@ -26,7 +26,8 @@ def test_what_is_done_stays_done_and_what_fails_is_named(inlay: Inlay, tmp_path:
     (tmp_path / "cifar100.npz").write_bytes(b"")
     out = tmp_path / "out"
     places = ("--data", tmp_path, "--out", out, "--work", tmp_path / "work", "--device", "cpu")
-    command = ("bench", "table1", *places, *QUICK, "--methods", "adm", "--seeds", 0, "--side-by-side", 2)
+    together = ("--side-by-side", 2, "--bases", 1)
+    command = ("bench", "table1", *places, *QUICK, "--methods", "adm", "--seeds", 0, *together)
     first = inlay(*command, "--datasets", "cifar100,cifar10")
     assert first.returncode == 1
     failure = first.stderr.removesuffix("\n")

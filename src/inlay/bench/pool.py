@@ -4,7 +4,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,10 +73,11 @@ class _Child:
                 job.command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment
             )
 
-    def is_making(self, shared: str) -> bool:
-        """Say whether the jobs that share something would wait for this one."""
+    @property
+    def is_making(self) -> bool:
+        """Whether other jobs would wait for this one, as what they share is not there yet."""
         made = self.job.made
-        return self.job.shares == shared and not (made and made.exists() and made.stat().st_mtime_ns >= self._date)
+        return self.job.shares is not None and not (made and made.exists() and made.stat().st_mtime_ns >= self._date)
 
     def failure(self) -> str | None:
         if self.process.returncode == 0:
@@ -87,7 +88,11 @@ class _Child:
 
 
 def run_side_by_side(
-    jobs: Sequence[Job], count: int, report: Callable[[Ending], None], seconds: float | None = None
+    jobs: Sequence[Job],
+    count: int,
+    report: Callable[[Ending], None],
+    seconds: float | None = None,
+    makers: int | None = None,
 ) -> list[Ending]:
     """Run jobs, some at a time; one that fails does not stop the others.
 
@@ -100,6 +105,8 @@ def run_side_by_side(
         report: Called whenever a job has ended.
         seconds: Time after which the jobs under way are stopped, as by Ctrl-C, and no other begins; None has no end.
             One that has not stopped half a minute later is killed.
+        makers: How many make at the same time what they share with others; None has no limit. With one, places stay
+            empty rather than that more do, or that a job waits for another.
 
     Returns:
         The endings, in the order in which the jobs ended; jobs that were stopped have none.
@@ -107,14 +114,15 @@ def run_side_by_side(
     Raises:
         Interrupted: If Ctrl-C was pressed; the jobs under way were asked to stop, and have ended.
     """
-    waiting, running, endings = list(jobs), list[_Child](), list[Ending]()
+    waiting, running, endings, made = list(jobs), list[_Child](), list[Ending](), set[str | None]()
     end = float("inf") if seconds is None else time.monotonic() + seconds
     threads = None if count == 1 else max(1, (os.cpu_count() or 1) // count)
     with InterruptWatch() as watch:
         try:
             while (waiting or running) and not watch.requested and time.monotonic() < end:
-                while waiting and len(running) < count:
-                    running.append(_Child(_taken(waiting, running), threads))
+                made |= {child.job.shares for child in running if not child.is_making}
+                while len(running) < count and (job := _taken(waiting, running, made, makers)) is not None:
+                    running.append(_Child(job, threads))
                 time.sleep(_SECONDS_BETWEEN_LOOKS)
                 # One that Ctrl-C has reached as well has not failed; it was stopped.
                 if not watch.requested:
@@ -129,14 +137,17 @@ def run_side_by_side(
     return endings
 
 
-def _taken(waiting: list[Job], running: Sequence[_Child]) -> Job:
-    """Take the next job out of those that wait."""
-    free = (
-        index
-        for index, job in enumerate(waiting)
-        if job.shares is None or not any(child.is_making(job.shares) for child in running)
-    )
-    return waiting.pop(next(free, 0))
+def _taken(
+    waiting: list[Job], running: Sequence[_Child], made: Collection[str | None], makers: int | None
+) -> Job | None:
+    """Take the next job out of those that wait, or none if all of them have to."""
+    making = {child.job.shares for child in running if child.is_making}
+    full = makers is not None and len(making) >= makers
+    for index, job in enumerate(waiting):
+        begins = job.shares is not None and job.shares not in made
+        if job.shares not in making and not (begins and full):
+            return waiting.pop(index)
+    return waiting.pop(0) if waiting and makers is None else None
 
 
 def _ending(child: _Child, earlier: Sequence[Ending], total: int, count: int) -> Ending:

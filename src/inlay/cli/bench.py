@@ -19,6 +19,7 @@ from inlay.bench.recipe import base_name, settings_of
 from inlay.bench.records import finished_record
 from inlay.bench.variants import GROUPS
 from inlay.cli.bench_runs import (
+    Bases,
     Bench,
     Commit,
     DryRun,
@@ -76,6 +77,7 @@ def table1(
     name: Annotated[str | None, typer.Option(help="Label of the runs in place of the one method.")] = None,
     score: Annotated[Score, typer.Option(help="Scores that are shown; all are written.")] = Score.protocol,
     side_by_side: SideBySide = 1,
+    bases: Bases = None,
     out: Out = Path("benchmarks/results/table1"),
     work: Work = Path("runs/bench"),
     device: Device = "auto",
@@ -101,9 +103,8 @@ def table1(
         backbone=backbone,
         full_length=full_length,
     )
-    _run_all(
-        table1_runs(choice), Places(data, out, work, device, commit, pace.value), side_by_side, dry_run, minutes, score
-    )
+    places = Places(data, out, work, device, commit, pace.value)
+    _run_all(table1_runs(choice), places, side_by_side, bases, dry_run, minutes, score)
 
 
 @app.command()
@@ -117,6 +118,7 @@ def variants(
     changes: Changes = None,
     backbone: Annotated[str, typer.Option(help="Network.")] = "resnet18",
     side_by_side: SideBySide = 1,
+    bases: Bases = None,
     out: Out = Path("benchmarks/results/table1"),
     work: Work = Path("runs/bench"),
     device: Device = "auto",
@@ -139,7 +141,7 @@ def variants(
         backbone=backbone,
     )
     runs = variations(choice, read_names("GROUPS", groups))
-    _run_all(runs, Places(data, out, work, device, commit, pace.value), side_by_side, dry_run, minutes)
+    _run_all(runs, Places(data, out, work, device, commit, pace.value), side_by_side, bases, dry_run, minutes)
 
 
 @app.command("all")
@@ -148,6 +150,7 @@ def everything(
     parts: Annotated[str | None, typer.Option(help=f"Some of {','.join(PARTS)}; by default all.")] = None,
     datasets: Annotated[str, typer.Option(help="Data sets.")] = ",".join(BENCHMARKS),
     side_by_side: SideBySide = 1,
+    bases: Bases = None,
     out: Out = Path("benchmarks/results/table1"),
     work: Work = Path("runs/bench"),
     device: Device = "auto",
@@ -164,7 +167,7 @@ def everything(
     for name in chosen:
         benchmark(name)
     runs = campaign(None if parts is None else read_names("--parts", parts), chosen)
-    _run_all(runs, Places(data, out, work, device, commit, pace.value), side_by_side, dry_run, minutes)
+    _run_all(runs, Places(data, out, work, device, commit, pace.value), side_by_side, bases, dry_run, minutes)
 
 
 app.command()(table2)
@@ -190,6 +193,7 @@ def _run_all(
     runs: Sequence[Run],
     places: Places,
     side_by_side: int,
+    bases: int | None,
     dry_run: bool,
     minutes: float | None,
     score: Score = Score.protocol,
@@ -198,7 +202,7 @@ def _run_all(
         settings_of(run)
         backbones.check_name(run.backbone)
     bench = Bench[Run]("run-one", finished_record, _outcome, lambda done: _table(_scored(done, score)), base_name)
-    run_all(bench, runs, places, side_by_side, dry_run, minutes)
+    run_all(bench, runs, places, side_by_side, dry_run, minutes, bases)
 
 
 def _outcome(record: Mapping[str, Any]) -> str:

@@ -21,6 +21,7 @@ from inlay.engine.world import World
 from inlay.errors import InlayError
 
 __all__ = [
+    "Bases",
     "Bench",
     "Commit",
     "DryRun",
@@ -50,6 +51,9 @@ Root = Annotated[Path, typer.Option("--data", help="Folder that holds the data s
 Out = Annotated[Path, typer.Option(help="Folder of the files of results, one per run.")]
 Work = Annotated[Path, typer.Option(help="Folder of base stages, runs under way and logs.")]
 SideBySide = Annotated[int, typer.Option(min=1, help="Runs at the same time.")]
+Bases = Annotated[
+    int | None, typer.Option(min=1, help="Base stages at the same time at most, so that the first runs end sooner.")
+]
 Minutes = Annotated[
     float | None, typer.Option(min=0.0, help="Stop after so many minutes; repeat the command to go on.")
 ]
@@ -100,6 +104,7 @@ def run_all(
     side_by_side: int,
     dry_run: bool,
     minutes: float | None = None,
+    bases: int | None = None,
 ) -> None:
     """Do the runs that are not done, and show all of them.
 
@@ -110,6 +115,7 @@ def run_all(
         side_by_side: Runs at the same time.
         dry_run: Only list them.
         minutes: Time after which it stops; None has no end.
+        bases: Most runs that make at the same time what they share; None has no limit.
 
     Raises:
         InlayError: If something is wrong that can be known before the first run.
@@ -128,7 +134,9 @@ def run_all(
     files = {run.label: places.result(run) for run in runs}
     jobs = [_job(bench, run, places) for run in missing]
     seconds = None if minutes is None else 60 * minutes
-    endings = run_side_by_side(jobs, side_by_side, lambda ending: _tell(bench, ending, files[ending.job.name]), seconds)
+    endings = run_side_by_side(
+        jobs, side_by_side, lambda ending: _tell(bench, ending, files[ending.job.name]), seconds, bases
+    )
     records = [(run, bench.finished(run, places.result(run))) for run in runs]
     console.print(bench.table([(run, record) for run, record in records if record is not None]), soft_wrap=False)
     if len(endings) < len(jobs):
