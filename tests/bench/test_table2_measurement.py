@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from inlay.bench import Places
-from inlay.bench.table2 import Run, measure
+from inlay.bench.table2 import Run, base_name, measure
 from inlay.bench.table2 import measurement as measurement_module
 from inlay.bench.table2.record import finished_record
 from inlay.bench.table2.state import read_state, write_state
@@ -66,6 +66,21 @@ def test_controls_start_from_the_same_base_stage(places: Places) -> None:
     assert first["curve"][0] == second["curve"][0] == fewer["curve"][0]
     other = _measured(dataclasses.replace(ICARL, stages=1, changes={**QUICK, "base.epochs": "2"}), places)
     assert other["curve"][0]["seconds"] != first["curve"][0]["seconds"]
+
+
+def test_runs_have_the_same_name_for_the_base_stage_that_they_share() -> None:
+    alike = [dataclasses.replace(ICARL, **changed) for changed in ({"control": "frozen"}, {"stages": 1})]
+    assert {base_name(run) for run in alike} == {base_name(ICARL)}
+    longer = {**QUICK, "base.epochs": "2"}
+    differences = (
+        *({"order": "natural"}, {"base_classes": 7, "stages": 1}, {"seed": 1}, {"dataset": "cifar100"}),
+        *({"changes": longer}, {"method": "podnet"}),
+    )
+    apart = [dataclasses.replace(ICARL, **changed) for changed in differences]
+    assert len({base_name(run) for run in [ICARL, *apart]}) == 1 + len(apart)
+    # What is trained later does not change what a run begins with.
+    later = dataclasses.replace(ICARL, changes={**QUICK, "stage.epochs": "5"})
+    assert base_name(later) == base_name(ICARL)
 
 
 def test_the_images_kept_are_those_of_the_run(places: Places) -> None:

@@ -10,10 +10,11 @@ import typer
 from rich import table as rich_table
 
 from inlay.bench.places import Places
-from inlay.bench.table2 import CONTROLS, Choice, Run, measure
+from inlay.bench.table2 import CONTROLS, Choice, Run, base_name, measure
 from inlay.bench.table2 import table2 as table2_runs
 from inlay.bench.table2.record import finished_record
 from inlay.cli.bench_runs import (
+    Bases,
     Bench,
     Commit,
     DryRun,
@@ -57,6 +58,7 @@ def table2(
     changes: Changes = None,
     name: Annotated[str | None, typer.Option(help="Label of the runs in place of the one method.")] = None,
     side_by_side: SideBySide = 1,
+    bases: Bases = None,
     out: Out = Path("benchmarks/results/table2"),
     work: Work = Path("runs/bench2"),
     device: Device = "auto",
@@ -80,8 +82,9 @@ def table2(
         changes=read_changes(changes),
         name=name,
     )
-    bench = Bench("run-one-of-table2", finished_record, _outcome, _shown)
-    run_all(bench, table2_runs(choice), Places(data, out, work, device, commit), side_by_side, dry_run, minutes)
+    bench = Bench("run-one-of-table2", finished_record, _outcome, _shown, base_name)
+    places = Places(data, out, work, device, commit)
+    run_all(bench, table2_runs(choice), places, side_by_side, dry_run, minutes, bases)
 
 
 def run_one_of_table2(

@@ -17,7 +17,7 @@ from inlay.increments.increment import Learned, System
 from inlay.increments.orders import class_order
 from inlay.pipeline import Workshop
 
-__all__ = ["measure"]
+__all__ = ["base_name", "measure"]
 
 
 def measure(run: Run, places: Places, progress: Progress | None = None) -> None:
@@ -55,6 +55,18 @@ def measure(run: Run, places: Places, progress: Progress | None = None) -> None:
     write_json(places.result(run), record)
 
 
+def base_name(run: Run) -> str:
+    """Name the base stage of a run; runs start from the same one if they have the same name for it."""
+    return json.dumps([run.dataset, *_base_facts(run, run.system)], sort_keys=True)
+
+
+def _base_facts(run: Run, system: System) -> list[object]:
+    """Return what decides the base stage of a run, besides the images."""
+    recipe = system.recipe
+    classes = class_order(run.order, benchmark(run.dataset).classes)[: run.cut[0]]
+    return [classes, run.seed, system.base, dataclasses.asdict(recipe.base), recipe.backbone, recipe.view]
+
+
 def _read(run: Run, places: Places) -> tuple[Course, str]:
     """Return the course, and a hash of its images."""
     # Image files are decoded once, into a cache that the next process finds.
@@ -66,11 +78,8 @@ def _read(run: Run, places: Places) -> tuple[Course, str]:
 
 def _base_stage(run: Run, system: System, course: Course, images: str, places: Places, workshop: Workshop) -> Standing:
     """Return what a run knows after its base stage, which is trained only if no other run has done so."""
-    recipe = system.recipe
-    classes = class_order(run.order, benchmark(run.dataset).classes)[: run.cut[0]]
-    training = dataclasses.asdict(recipe.base)
-    identity = _hash(images, classes, run.seed, system.base, training, recipe.backbone, recipe.view)
-    file = places.work / "bases" / f"{run.dataset}-{recipe.backbone}-seed{run.seed}-{identity}.pt"
+    identity = _hash(images, *_base_facts(run, system))
+    file = places.work / "bases" / f"{run.dataset}-{system.recipe.backbone}-seed{run.seed}-{identity}.pt"
     with one_at_a_time(file.with_suffix(".lock")):
         state = read_state(file, workshop.device)
         if state is None:
