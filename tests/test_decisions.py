@@ -28,7 +28,8 @@ def _unlabelled() -> ImageSet:
 def found(decision: str = "densities", metric: str = "known") -> Knowledge:
     """Three labelled classes, 0 to 2, and three discovered ones, 3 to 5, learned well enough to tell apart."""
     settings = QUICK | {"base.training.epochs": 6, "training.epochs": 4, "classifier.refit_per_class": 60}
-    settings |= {"classifier.decision": decision, "assignment.metric": metric}
+    # The rate of the preset is low for so few steps.
+    settings |= {"training.learning_rate": 0.1, "classifier.decision": decision, "assignment.metric": metric}
     learner = quick_learner(settings=settings)
     learner.fit(digits(BASE))
     learner.discover(_unlabelled(), classes=3)

@@ -23,7 +23,6 @@ _AS_IT_IS = {
     "branch.gate": "frozen",
     "replay.statistics": "pooled",
     "assignment.metric_floor": 1.0,
-    "assignment.settling": 0,
     "classifier.drift": False,
     "classifier.refit_per_class": 100,
     "classifier.refit_decay": 0.01,

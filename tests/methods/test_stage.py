@@ -16,7 +16,6 @@ from inlay.data.augment import augmentation
 from inlay.data.draws import Draws
 from inlay.discovery.drift import drift_map
 from inlay.discovery.refit import refit_linear
-from inlay.discovery.settling import settled_assignments
 from inlay.discovery.statistics import class_statistics
 from inlay.engine.batch import Batch
 from inlay.engine.loop import Companions, Loop
@@ -277,7 +276,7 @@ def test_without_refit_and_drift_head_and_statistics_are_left_as_they_are() -> N
 
 
 def test_images_go_to_the_class_that_the_novel_head_prefers_on_merged_features() -> None:
-    settings = short({"assignment.settling": 0})
+    settings = short({})
     task = tiny_task(settings)
     outcome, loop = run_fixed(task)
     features = task.features(outcome.network)
@@ -353,20 +352,8 @@ def test_a_stage_draws_nothing_from_the_global_generator() -> None:
     assert torch.equal(torch.get_rng_state(), state)
 
 
-def test_images_settle_under_the_gaussians_of_new_classes() -> None:
-    # Shared spreads, as full ones of so few images agree with whatever they were measured on.
-    numbers = {"classifier.density_prior": 0.5, "classifier.density_floor": 1.0, "replay.statistics": "shared"}
-    task = tiny_task(short({"assignment.settling": 3, "classifier.decision": "linear", **numbers}), classes=3, count=40)
-    outcome, loop = run_fixed(task)
-    features = task.features(outcome.network)
-    with torch.no_grad():
-        begun = loop.work.get_submodule("novel_head")(features).argmax(dim=1)
-    assert torch.equal(outcome.assignments, settled_assignments(features, begun, 3, 3, "shared", 0.5, 1.0))
-    assert not torch.equal(outcome.assignments, begun)
-
-
 def test_balanced_assignment_shares_the_images_out_evenly() -> None:
-    settings = short({"assignment.balanced": True, "assignment.settling": 3})
+    settings = short({"assignment.balanced": True})
     task = tiny_task(settings)
     outcome, loop = run_fixed(task)
     with torch.no_grad():

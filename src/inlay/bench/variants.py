@@ -71,11 +71,6 @@ _RUNGS: tuple[tuple[str, str, Mapping[str, str]], ...] = (
         {"training.learning_rate": "0.03", "distillation.by_classes": "true"},
     ),
     ("neighbours", "+ the second view of a neighbour in half of the pairs", {"assignment.partner_share": "0.5"}),
-    (
-        "settling",
-        "+ images and the Gaussians of new classes fitted to one another in turn",
-        {"assignment.settling": "6"},
-    ),
 )
 
 

@@ -8,7 +8,6 @@ from inlay.discovery.assignment import sinkhorn
 from inlay.discovery.calibration import measure_scale
 from inlay.discovery.drift import drift_map, drift_residual
 from inlay.discovery.refit import refit_linear
-from inlay.discovery.settling import settled_assignments
 from inlay.discovery.statistics import ClassStatistics, class_statistics
 from inlay.engine.randomness import generator
 from inlay.heads import ConcatenatedHead
@@ -44,7 +43,6 @@ def settle_classifier(
     old = _moved(task, features) if task.settings.classifier.drift else task.statistics
     if task.labels is None:
         assignments = _assigned(task, model.novel_logits(features, task.old_classes))
-        assignments = _settled(task, features, assignments)
     else:
         is_new = task.labels >= task.old_classes
         features, assignments = features[is_new], task.labels[is_new] - task.old_classes
@@ -104,22 +102,6 @@ def _assigned(task: StageTask, scores: Tensor) -> Tensor:
     if settings.balanced:
         scores = sinkhorn(scores, settings.epsilon, _BALANCING_ROUNDS)
     return scores.argmax(dim=1)
-
-
-def _settled(task: StageTask, features: Tensor, assignments: Tensor) -> Tensor:
-    """Return the new class of each image, [N], after Gaussians had their say, if they have one."""
-    settings, kind, numbers = task.settings.assignment, task.settings.replay.statistics, task.settings.classifier
-    rounds = 0 if settings.balanced else settings.settling
-    return settled_assignments(
-        features,
-        assignments,
-        task.classes,
-        rounds,
-        kind,
-        numbers.density_prior,
-        numbers.density_floor,
-        numbers.density_rank,
-    )
 
 
 def _moved(task: StageTask, features: Tensor) -> ClassStatistics:

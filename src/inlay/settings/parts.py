@@ -235,8 +235,6 @@ class AssignmentSettings:
         partner_share: Share of pairs that are neighbours.
         balanced: Share the images out evenly among the new classes when the stage ends, too; only where they are
             known to be about equally many.
-        settling: Rounds, after the stage, in which each image goes to the new class under whose Gaussian it is most
-            likely; 0 leaves it where the prototypes put it, as does `balanced`.
     """
 
     weight: float = 0.0
@@ -250,7 +248,6 @@ class AssignmentSettings:
     neighbours: int = field(default=5, metadata=_POSITIVE)
     partner_share: float = field(default=0.0, metadata={"maximum": 1})
     balanced: bool = False
-    settling: int = 0
 
 
 @dataclass(frozen=True)

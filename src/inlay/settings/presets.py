@@ -18,7 +18,7 @@ def _inlay() -> Settings:
     return Settings(
         training=parts.TrainingSettings(epochs=16, batch=256, learning_rate=0.03),
         distillation=parts.DistillationSettings(weight=0.1, by_classes=True),
-        assignment=parts.AssignmentSettings(weight=1.0, metric="known", partner_share=0.5, settling=6),
+        assignment=parts.AssignmentSettings(weight=1.0, metric="known", partner_share=0.5),
         classifier=parts.ClassifierSettings(decision="densities"),
     )
 
