@@ -72,11 +72,12 @@ def test_the_readme_quotes_the_runs(folder: Path, label: str, title: str) -> Non
 def test_the_readme_says_where_a_frozen_network_was_better() -> None:
     runs = [run for run in read_runs(results_tables.TUNING) if (run.base, run.split) == ("reference", FIRST)]
     frozen, ours = (
-        scores(row(runs, label=label, dataset="cifar100"), "all") for label in ("frozen-before", "inlay-before")
+        [run.facts["metrics"]["all"] for run in row(runs, label=label, dataset="cifar100")]
+        for label in ("frozen-before", "inlay-before")
     )
-    assert frozen[0] > max(ours)
     readme = (results_tables.ROOT / "README.md").read_text(encoding="utf-8")
-    assert f"a frozen network was better on CIFAR-100 ({100 * frozen[0]:.1f}, one seed)" in readme and len(frozen) == 1
+    assert f"a frozen network was better on CIFAR-100 ({100 * frozen[0]:.1f}, one seed)" in readme
+    assert len(frozen) == 1 and frozen[0] > max(ours)
 
 
 def test_runs_that_decided_settings_are_shown_with_what_they_changed(tmp_path: Path) -> None:
