@@ -9,6 +9,7 @@ import torch
 from benchmarks import photographs
 
 from inlay.bench.datasets import benchmark
+from inlay.bench.places import one_at_a_time
 from inlay.bench.plan import Run
 from inlay.bench.recipe import settings_of
 from inlay.calibration import Calibration
@@ -102,7 +103,10 @@ def prepared(
     # Said, as a pretrained network would read images at a size of its own, and piles are not read.
     size = stages.base.size[0]
     learner = Learner(backbone, settings=settings, seed=seed, size=size, device=device, run=work / name)
-    learner.fit(stages.base, held_out=_HELD_OUT, self_test=True)
+    work.mkdir(parents=True, exist_ok=True)
+    # Parts that are measured at the same time need the same.
+    with one_at_a_time(work / f"{name}.lock"):
+        learner.fit(stages.base, held_out=_HELD_OUT, self_test=True)
     calibration = Calibration.from_json(RunFolder.open(work / name).read_extra("calibration") or {})
     return Case(stages, learner.knowledge, calibration, settings, Workshop(find_device(device)), seed)
 

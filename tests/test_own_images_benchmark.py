@@ -1,4 +1,5 @@
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from benchmarks import own_images
+from benchmarks.own_images_cases import Case, prepared
 from benchmarks.own_images_count import max_acc_count, silhouette_count, uneven
 from benchmarks.own_images_triage import photo_crops
 
@@ -44,7 +46,7 @@ def test_each_part_is_measured(
     words += ["--base-epochs", "1", "--epochs", "1", "--device", "cpu", "--backbone", "resnet8"]
     words += ["--work", str(work), "--out", str(tmp_path)]
     own_images.main([*words, "--part", own_images.BASE])
-    (base,) = work.iterdir()
+    (base,) = (path for path in work.iterdir() if path.is_dir())
     learned = {path: path.stat().st_mtime_ns for path in base.rglob("*.safetensors")}
     assert learned and list(tmp_path.iterdir()) == []
     own_images.main(words)
@@ -59,6 +61,18 @@ def test_each_part_is_measured(
     before = file.read_bytes()
     own_images.main(words)
     assert file.read_bytes() == before
+
+
+def test_parts_at_the_same_time_learn_the_base_stage_once(digits_as_cifar10: Path, tmp_path: Path) -> None:
+    changes = {"base.training.epochs": 1, "training.epochs": 1}
+
+    def base_stage() -> Case:
+        return prepared("cifar10", digits_as_cifar10, 0, "cpu", tmp_path / "work", changes=changes, backbone="resnet8")
+
+    with ThreadPoolExecutor(2) as pool:
+        first, second = (case.result() for case in [pool.submit(base_stage) for _ in range(2)])
+    assert first.knowledge.record.seconds == second.knowledge.record.seconds
+    assert first.calibration == second.calibration
 
 
 def _check(part: str, run: dict[str, Any]) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from inlay.bench.base_stage import base_stage, start_run
 from inlay.bench.datasets import benchmark
 from inlay.bench.diagnosis import HeadKeepingLearner, diagnose
-from inlay.bench.places import Places, one_at_a_time
+from inlay.bench.places import Places, first_alone
 from inlay.bench.plan import Run
 from inlay.bench.recipe import settings_of
 from inlay.bench.records import metrics_of, new_record, sizes_of
@@ -57,7 +57,7 @@ def _paced(settings: Settings, pace: str) -> Settings:
 
 def _read(run: Run, places: Places, together: bool) -> Stages:
     # Image files are decoded once, into a cache that the next process finds.
-    with one_at_a_time(places.work / f"{run.dataset}.lock"):
+    with first_alone(places.work / f"{run.dataset}.lock"):
         return benchmark(run.dataset).stages(places.data, run.steps, run.split_seed, together)
 
 

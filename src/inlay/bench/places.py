@@ -1,6 +1,7 @@
 """Where a benchmark reads and writes."""
 
 import fcntl
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from typing import Literal, Protocol
 from inlay.engine.checkpoint import writing
 from inlay.engine.step import Pace
 
-__all__ = ["Labelled", "Places", "one_at_a_time"]
+__all__ = ["Labelled", "Places", "first_alone", "one_at_a_time"]
 
 
 class Labelled(Protocol):
@@ -71,3 +72,20 @@ def one_at_a_time(lock: Path) -> Iterator[None]:
     with lock.open("ab") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
+
+
+@contextmanager
+def first_alone(lock: Path) -> Iterator[None]:
+    """Let processes that need the same thing wait for the first one, which makes it, and for no other.
+
+    Args:
+        lock: A file for the purpose; it is empty until the first one has come to the end.
+    """
+    with lock.open("ab") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        made = os.fstat(file.fileno()).st_size > 0
+        if made:
+            fcntl.flock(file, fcntl.LOCK_UN)
+        yield
+        if not made:
+            file.write(b"made\n")

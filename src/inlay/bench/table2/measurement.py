@@ -5,7 +5,7 @@ import hashlib
 import json
 
 from inlay.bench.datasets import benchmark
-from inlay.bench.places import Places, one_at_a_time
+from inlay.bench.places import Places, first_alone, one_at_a_time
 from inlay.bench.table2.plan import Run
 from inlay.bench.table2.record import GROWING, add_stage, new_record, sum_up
 from inlay.bench.table2.state import read_state, write_state
@@ -70,7 +70,7 @@ def _base_facts(run: Run, system: System) -> list[object]:
 def _read(run: Run, places: Places) -> tuple[Course, str]:
     """Return the course, and a hash of its images."""
     # Image files are decoded once, into a cache that the next process finds.
-    with one_at_a_time(places.work / f"{run.dataset}.lock"):
+    with first_alone(places.work / f"{run.dataset}.lock"):
         train, test = benchmark(run.dataset).images(places.data)
     order = class_order(run.order, len(train.class_names))
     return Course(train, test, order, run.cut), _hash(train.fingerprint(), test.fingerprint())
