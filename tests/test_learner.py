@@ -46,6 +46,14 @@ def test_ids_never_move() -> None:
     assert [entry.kind for entry in second] == ["labelled"] * 3 + ["discovered"] * 4
 
 
+def test_numbers_of_numpy_are_numbers(tmp_path: Path) -> None:
+    learner = quick_learner(seed=np.int64(7))
+    learner.fit(digits(BASE))
+    learner.discover(digits(FIRST), classes=np.int64(2))
+    learner.discover(digits(SECOND), classes=np.uint8(2))
+    assert same_weights(inlay.load(learner.save(tmp_path / "run"), device="cpu"), two_stages())
+
+
 def test_predictions_are_those_of_the_joint_head() -> None:
     images = fresh(SEEN)
     logits = two_stages().knowledge.logits(images)
