@@ -72,7 +72,7 @@ Stream = Annotated[
     typer.Option(
         "--stream/--no-stream",
         help="Decode image files whenever they are needed, or keep them decoded in memory; by default they are kept "
-        "if they take at most half of it.",
+        "if they take at most a quarter of it.",
         show_default=False,
     ),
 ]
