@@ -110,7 +110,9 @@ def test_layout_of_features(features: int, side: int, square: int) -> None:
 
 
 @pytest.mark.parametrize(("kind", "last"), [(np.uint8, 255), (np.int8, 127), (np.int64, -3), (np.float32, 2.0)])
-def test_the_next_labels_are_larger_whatever_the_type_of_the_known_ones(kind: type[np.number[Any]], last: float) -> None:
+def test_the_next_labels_are_larger_whatever_the_type_of_the_known_ones(
+    kind: type[np.number[Any]], last: float
+) -> None:
     known = np.array([last - 1, last], dtype=kind)
     assert _more_labels(known, ["new-1.1", "new-1.2"]).tolist() == [last + 1, last + 2]
 

@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -49,8 +50,9 @@ def test_ids_never_move() -> None:
 def test_numbers_of_numpy_are_numbers(tmp_path: Path) -> None:
     learner = quick_learner(seed=np.int64(7))
     learner.fit(digits(BASE))
-    learner.discover(digits(FIRST), classes=np.int64(2))
-    learner.discover(digits(SECOND), classes=np.uint8(2))
+    counts: list[Any] = [np.int64(2), np.uint8(2)]
+    learner.discover(digits(FIRST), classes=counts[0])
+    learner.discover(digits(SECOND), classes=counts[1])
     assert same_weights(inlay.load(learner.save(tmp_path / "run"), device="cpu"), two_stages())
 
 

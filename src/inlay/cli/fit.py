@@ -22,7 +22,9 @@ def fit(
     backbone: Annotated[
         str | None, typer.Option(help="Network, see `inlay backbones`; by default one that suits images and machine.")
     ] = None,
-    preset: Annotated[str, typer.Option(help="Settings to start from: inlay or paper.")] = "inlay",
+    preset: Annotated[
+        str, typer.Option(help="Settings to start from: inlay, paper, or a system of Table 1.")
+    ] = "inlay",
     changes: Changes = None,
     seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
     size: Annotated[
