@@ -23,7 +23,7 @@ _DATA_SETS = {
 }
 _HEADS = [
     "images",
-    "nothing new, and told so",
+    "no new class there, and none found",
     "count within 20 %",
     "interval covers",
     "new images found",

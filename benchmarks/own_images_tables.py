@@ -96,12 +96,12 @@ def _count_tables(records: list[Record]) -> list[str]:
     return [
         _table(rows),
         "One number for each seed. Silhouette is k-means with the best mean silhouette; Max-ACC clusters the pile "
-        "together with labelled images of the known classes, which a run does not have any more.",
+        "together with labelled images of the known classes, which a run no longer has.",
     ]
 
 
 def _constants_table(record: Record) -> list[str]:
-    rows = [["asked about", "fitted to", "typical error", "within 20 %", "within a factor of √2"]]
+    rows = [["tested on", "fitted to", "typical error", "within 20 %", "within a factor of √2"]]
     for name, transfer in record["transfer"].items():
         shares = [f"{100 * transfer[share]:.0f} %" for share in ("within_20_percent", "within_root_2")]
         fitted_to = ", ".join(_DATA_SETS.get(other, other) for other in transfer["fitted_to"])
@@ -110,9 +110,9 @@ def _constants_table(record: Record) -> list[str]:
         "Photographs are counted by a rule that was fitted to piles from CIFAR-100 and Tiny-ImageNet and to made-up "
         "groups, so the counts of 80 + 20 above are of classes that it was fitted to; those of 5 + 5 are not, but the "
         "kind of rule was chosen by its errors on random piles of all three data sets, CIFAR-10 too, and long groups "
-        "were added when the photographs of the guide were miscounted. What it is worth on other photographs is told, "
-        "but for that choice, by fitting it without one data set and asking about that, on piles of 1 to 60 new "
-        "classes of 25 images or more, evenly or up to 1:10:",
+        "were added when the photographs of the guide were miscounted. To see how well the rule does on other "
+        "photographs, but for that choice, it was fitted without one data set and tested on that, on piles of 1 to 60 "
+        "new classes of 25 images or more, of equal sizes or up to 1:10:",
         _table(rows),
     ]
 
@@ -135,8 +135,8 @@ def _triage_tables(records: list[Record]) -> list[str]:
         "A pile of as many images of known classes, withheld from `fit`, as of new ones. Mean ± standard deviation "
         "over the seeds, in %.",
         _table(told),
-        "Accuracy after the stage that learns what was sorted, and after one that an oracle sorted, both with the true "
-        "number of classes. Where nothing new was found, the stage counts 0 for New.",
+        "Accuracy after a stage with the images that were sorted out as new, and after one with those that really "
+        "are (oracle), both with the true number of classes. Where nothing new was found, New counts as 0.",
         _table(cost),
         "A hundred images of another source mixed into the pile:",
         _table(foreign),
@@ -178,8 +178,8 @@ def _walk_tables(records: list[Record]) -> list[str]:
             [name, f"{record['images']['labelled']:,}", *(f"{x:.0f} s" for x in (*first, *found)), f"{rate:,.0f}"]
         )
     return [
-        "Every command of the guide on image files, its defaults untouched but for the seed: labelled base classes, "
-        "then two piles of new classes with known ones among them, the number of new classes not given. Accuracy in % "
+        "Every command of the guide on image files, with its defaults but for the seed: labelled base classes, then "
+        "two piles of new and known classes, the number of new classes not given. Accuracy in % "
         "on test images of all classes seen; clusters are matched on the piles.",
         _table(rows),
         "Time of whole commands, from start to end:",
@@ -203,11 +203,11 @@ def _photograph_tables(records: list[Record]) -> list[str]:
             base = _percent([run["base"] for run in runs])
             rows.append([*map(str, case), record["name"], base, *accuracies, *times, size])
     return [
-        "Photographs of 64×64 pixels from Tiny-ImageNet, and the network that `inlay fit` chooses for them on its own: "
-        "`efficientnet-lite0-imagenet`, as it is, with images enlarged to 160×160 (default), to 224×224 or not at all; "
+        "Photographs of 64×64 pixels from Tiny-ImageNet, and the network that `inlay fit` chooses for them: "
+        "`efficientnet-lite0-imagenet`, frozen, with images enlarged to 160×160 (default), to 224×224 or not at all; "
         "in the rows called trained, branches were trained beside it. There are few labelled images, part of which is "
-        "kept out of training as `inlay fit` does; then come unlabelled images of new classes alone, and their number "
-        "is given. Classes and images are drawn by the seed.",
+        "kept out of training as `inlay fit` does; then come unlabelled images of new classes alone, and the number of "
+        "classes is given. Classes and images are drawn by the seed.",
         "The weights were learned from ImageNet, which has all of these classes with labels, the new ones too, and "
         "maybe these very photographs: expect less for kinds that ImageNet does not have.",
         _table(rows),

@@ -13,7 +13,7 @@ __all__ = ["cost_section"]
 
 TITLES = SYSTEMS | REFERENCES
 
-_SHARED = "Runs were made several at a time on one device, so a run alone takes far fewer seconds than it says here."
+_SHARED = "Several runs shared one device, so a run alone takes far less time than these seconds."
 
 
 def cost_section(runs: Sequence[Run]) -> str:

@@ -1,4 +1,4 @@
-"""What the page of results is meant to have and has not got yet."""
+"""The runs that are planned for the page of results and do not exist yet."""
 
 from collections.abc import Sequence
 
@@ -41,7 +41,7 @@ def missing_section(runs: Sequence[Run]) -> list[str]:
     if not left:
         return []
     text = (
-        "Runs that exist, of those that this page is meant to have. Tables of which there is no run are left out. "
-        "`inlay bench all --data ROOT` does the missing ones in this order, and with `--dry-run` lists them."
+        "How many of the runs planned for this page exist. Tables without a single run are left out. "
+        "`inlay bench all --data ROOT` makes the missing ones in this order; with `--dry-run` it lists them."
     )
     return ["## Not run yet", f"{text}\n\n{table(rows)}"]

@@ -40,7 +40,7 @@ from inlay.settings import Settings, preset
 ROOT = Path(__file__).parent.parent
 PARTS = ("images", "classes", "stages", "processes")
 SEED = 0
-# From so many classes on, the samples of the refit are shared: 100 in the presets.
+# From so many classes on, the samples of the refit are shared: 67 in the presets.
 REFIT_CLASSES = 40
 # Classes before the stage and in it, where neither is what is varied.
 OLD, NEW = 10, 10
@@ -50,8 +50,8 @@ FORWARD_IMAGES, FORWARD_RUNS = 256, 21
 LEAST_SHARE = 0.02
 # Settings under which the sweeps are repeated.
 OF_IMAGES: dict[str, dict[str, Any]] = {
+    "inlay without partners": {"assignment.partner_share": 0.0},
     "inlay": {},
-    "inlay, neighbours as partners": {"assignment.partner_share": 0.5},
 }
 OF_CLASSES: dict[str, dict[str, Any]] = {
     "inlay, full": {"replay.statistics": "full"},

@@ -1,6 +1,7 @@
 import functools
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,9 +11,11 @@ from inlay import decisions
 from inlay.data import ImageSet
 from inlay.decisions import Decision, Merge, Reject, Rename, Split, Undo, apply, replay
 from inlay.discovery.kmeans import kmeans
+from inlay.discovery.statistics import ClassStatistics
 from inlay.errors import InlayError
 from inlay.heads import ConcatenatedHead
 from inlay.knowledge import Knowledge
+from inlay.registry import ClassRegistry
 from tiny_digits import QUICK, digits
 from tiny_runs import BASE, quick_learner
 
@@ -90,6 +93,23 @@ def test_after_a_merge_the_target_takes_the_predictions_over(decision: str, metr
     sizes = torch.bincount(torch.tensor(before.record.clusters))
     assert after.statistics.counts.tolist() == [40, 40, 40, int(sizes[0] + sizes[2]), int(sizes[1]), 0]
     assert after.network is before.network and isinstance(after.head, nn.Linear)
+
+
+def test_however_many_classes_there_are_they_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain, draws, registry = found("linear"), torch.Generator().manual_seed(0), ClassRegistry()
+    registry.add([f"kind {index}" for index in range(40)], stage=0, kind="labelled")
+    registry.add(1, stage=1, kind="discovered")
+    size = plain.statistics.mean.shape[1]
+    means = 0.8 * torch.randn(41, size, generator=draws)
+    statistics = ClassStatistics(means, torch.full((41,), 9), torch.ones(41, size), torch.eye(size).half())
+    known = replace(plain, registry=registry, statistics=statistics, head=nn.Linear(size, 41))
+    # As if there were so many that a person would wait for one feature of each.
+    monkeypatch.setattr("inlay.decisions._MULTIPLICATIONS", 0)
+    after = apply(known, Reject(40))
+    labels = torch.arange(40).repeat_interleave(50)
+    seen = means[labels] + torch.randn(len(labels), size, generator=draws)
+    nearest = (torch.cdist(seen, means[:40]).argmin(dim=1) == labels).double().mean()
+    assert (after.head(seen).argmax(dim=1) == labels).double().mean() > nearest - 0.05
 
 
 def test_a_discovered_class_can_turn_out_to_be_a_labelled_one() -> None:

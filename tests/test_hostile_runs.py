@@ -251,7 +251,7 @@ def test_checkpoint_of_another_shape_is_refused_in_words(run: Path) -> None:
     path = RunFolder.open(run).progress_path("training.safetensors")
     pile = digits(["7", "8"]).without_labels()
     for facts, sentence in (
-        ({"fingerprint": 3}, "holds unfinished work with other images or settings; .*--restart"),
+        ({"fingerprint": 3}, "holds unfinished work with other images or settings, .*--restart"),
         ({"seconds": None}, "A checkpoint of the run was damaged or edited by hand"),
     ):
         checkpoint.write_tensors(path, {"module.network.a": torch.zeros(2)}, facts)

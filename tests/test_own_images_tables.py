@@ -152,4 +152,10 @@ def test_the_readme_quotes_the_photographs() -> None:
     readme = (tables.ROOT / "README.md").read_text(encoding="utf-8")
     for values in ([case["scores"]["all"] for case in cases], [case["base"] for case in cases]):
         assert f"{100 * statistics.fmean(values):.1f} ± {100 * statistics.stdev(values):.1f} %" in readme
+    found = [
+        100
+        * statistics.fmean(run["new_found"] for run in json.loads((tables.FOLDER / name).read_text("utf-8"))["runs"])
+        for name in ("triage-photographs-100.json", "triage-photographs-10.json")
+    ]
+    assert f"{found[0]:.0f} to {found[1]:.0f} % of them were found" in readme
     assert len(cases) == 5 and {(case["labelled"], case["unlabelled"]) for case in cases} == {(50, 50)}

@@ -1,13 +1,16 @@
 import functools
 from dataclasses import replace
+from typing import ClassVar
 
 import pytest
 import torch
+from torch import Tensor, nn
 
 from inlay.calibration import Calibration, HiddenTrial
 from inlay.data import ImageSet
 from inlay.discovery.class_count import estimate_class_count
 from inlay.discovery.repair import without
+from inlay.discovery.statistics import ClassStatistics
 from inlay.engine.randomness import generator
 from inlay.errors import InlayError
 from inlay.knowledge import Knowledge
@@ -166,3 +169,29 @@ def test_images_of_another_source_are_neither() -> None:
     is_new = (is_new >= 0) & (is_new < len(new))
     assert pile.neither[-len(inverted) :].double().mean() > 0.5
     assert pile.neither[is_new].double().mean() < 0.1
+
+
+class _Counting(ClassStatistics):
+    """Remembers how many features were drawn at a time."""
+
+    drawn: ClassVar[list[int]] = []
+
+    def sample(self, per_class: int, generator: torch.Generator, scale: float = 1.0) -> tuple[Tensor, Tensor]:
+        features, labels = super().sample(per_class, generator, scale)
+        self.drawn.append(len(features))
+        return features, labels
+
+
+@pytest.mark.parametrize(("classes", "expected"), [(50, 10_000), (250, 20_000)])
+def test_features_that_stand_for_known_images_do_not_grow_with_the_square_of_the_classes(
+    classes: int, expected: int
+) -> None:
+    plain, calibration = _known()
+    size = plain.statistics.mean.shape[1]
+    means = torch.randn(classes, size, generator=generator(0, "means"))
+    statistics = _Counting(means, torch.full((classes,), 9), torch.ones(classes, size))
+    head = nn.Linear(size, classes).requires_grad_(False)
+    known = replace(plain, statistics=statistics, head=head, record=replace(plain.record, index=1))
+    _Counting.drawn.clear()
+    assert len(sort_pile(known, means, calibration, ERROR).scores) == classes
+    assert set(_Counting.drawn) == {expected}

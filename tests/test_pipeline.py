@@ -2,15 +2,16 @@ import copy
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from inlay import branches
-from inlay.decisions import Reject, apply
+from inlay.decisions import Decision, Merge, Reject, Rename, Split, apply
 from inlay.engine.loop import Loop
-from inlay.errors import TrainingDivergedError
+from inlay.errors import InlayError, TrainingDivergedError
 from inlay.knowledge import Knowledge
 from inlay.pipeline import Workshop, learn_base, learn_stage
 from inlay.settings import Settings
@@ -53,6 +54,11 @@ def history() -> History:
 
 def inputs(knowledge: Knowledge) -> Tensor:
     return knowledge.form.prepare(digits([*BASE, *STAGES[0]], 50, 60).images)
+
+
+def same_heads(first: Knowledge, second: Knowledge) -> bool:
+    weights, others = first.head.state_dict(), second.head.state_dict()
+    return weights.keys() == others.keys() and all(torch.equal(weights[name], others[name]) for name in weights)
 
 
 def folded(knowledge: Knowledge) -> nn.Module:
@@ -272,3 +278,21 @@ def test_features_that_are_known_are_not_computed_again(history: History) -> Non
     assert given.record.clusters == anew.record.clusters
     torch.testing.assert_close(given.statistics.mean, anew.statistics.mean)
     assert wrong.record.clusters != anew.record.clusters
+
+
+@pytest.mark.parametrize("decision", [Merge((4,), 0), Reject(4), Split(4, (0, 0, 1, 1)), Rename(4, "four")])
+def test_training_from_before_a_decision_is_taken_up_only_if_nothing_was_made_of_it(
+    history: History, decision: Decision, tmp_path: Path
+) -> None:
+    before, images = history.knowledge[1], digits(STAGES[1]).without_labels()
+    after = apply(before, decision, lambda id: before.features(digits(STAGES[0], 0, 2)))
+    kept = Workshop(checkpoint=tmp_path / "state")
+    learn_stage(before, images, 2, quick(), kept)
+    if isinstance(decision, Rename):
+        assert same_heads(learn_stage(after, images, 2, quick(), kept), history.knowledge[2])
+        return
+    with pytest.raises(InlayError, match=r"unfinished work .* from before a review of classes; .* --restart"):
+        learn_stage(after, images, 2, quick(), kept)
+    (tmp_path / "state").unlink()
+    # What was decided before the stage began does not keep it from going on.
+    assert same_heads(*(learn_stage(after, images, 2, quick(), kept) for _ in range(2)))

@@ -142,8 +142,7 @@ def test_a_merge_moves_images_and_is_followed() -> None:
     assert [entry.id for entry in registry.active()] == [0, 1, 4]
     assert [entry.id for entry in registry.retired()] == [2, 3]
     first = Event(1, "merge", "today", (Change(3, "status", "active", "merged into 2"), Change(2, "size", 10, 30)))
-    assert registry.history[0] == first and registry.history_of(3) == (first,)
-    assert registry.history_of(2) == registry.history and registry.history_of(4) == ()
+    assert registry.history[0] == first
 
 
 def test_an_unknown_size_makes_the_sum_unknown_and_undo_brings_it_back() -> None:
@@ -272,7 +271,6 @@ LABELLED = "came with labels and cannot be {}; write the id of a discovered clas
         (lambda r: r.split(2, ["a", "cat"]), "The class name 'cat' is already taken; write a name used only once."),
         (lambda r: r.merge([2, 9], 3), "There is no class with id 9; write an id from 0 to 4."),
         (lambda r: r.resolve(-1), "There is no class with id -1; write an id from 0 to 4."),
-        (lambda r: r.history_of(5), "There is no class with id 5; write an id from 0 to 4."),
         (lambda r: r.annotate(5, note=""), "There is no class with id 5; write an id from 0 to 4."),
         (lambda r: r.rename(2, "a\nb"), "The class name 'a\\nb' has control characters; write plain text."),
     ],

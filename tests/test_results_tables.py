@@ -55,6 +55,7 @@ def test_the_page_shows_the_runs() -> None:
     ("folder", "label", "title"),
     [
         (results_tables.RUNS, "adm", "ADM, ours"),
+        (results_tables.RUNS, "kmeans", "k-means on frozen features"),
         (results_tables.RUNS, "inlay", "`inlay`"),
         (results_tables.TUNING, "inlay-before", "`inlay`, before its last change"),
     ],
@@ -64,8 +65,19 @@ def test_the_readme_quotes_the_runs(folder: Path, label: str, title: str) -> Non
     runs = [run for run in read_runs(folder) if (run.base, run.steps, run.split) == ("reference", 1, FIRST)]
     for dataset, name in (("cifar10", "CIFAR-10"), ("cifar100", "CIFAR-100")):
         all_classes = figure(scores(row(runs, label=label, dataset=dataset), "all"))
-        section = readme[readme.index("Table 1") : readme.index("## Set up")]
-        assert _line(section, **{"": title})[name] == all_classes.replace(")", " seeds)")
+        section = readme[readme.index("### What was reproduced") : readme.index("## All pages")]
+        assert _line(section, **{"": title})[name] == all_classes.replace("(1)", "(1 seed)").replace("(3)", "(3 seeds)")
+
+
+def test_the_readme_says_where_a_frozen_network_was_better() -> None:
+    runs = [run for run in read_runs(results_tables.TUNING) if (run.base, run.split) == ("reference", FIRST)]
+    frozen, ours = (
+        [run.facts["metrics"]["all"] for run in row(runs, label=label, dataset="cifar100")]
+        for label in ("frozen-before", "inlay-before")
+    )
+    readme = (results_tables.ROOT / "README.md").read_text(encoding="utf-8")
+    assert f"a frozen network was better on CIFAR-100 ({100 * frozen[0]:.1f}, one seed)" in readme
+    assert len(frozen) == 1 and frozen[0] > max(ours)
 
 
 def test_runs_that_decided_settings_are_shown_with_what_they_changed(tmp_path: Path) -> None:

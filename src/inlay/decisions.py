@@ -301,11 +301,12 @@ def _followed(statistics: ClassStatistics, step: _Step, members: _Members) -> Cl
 def _refitted(knowledge: Knowledge, registry: ClassRegistry, statistics: ClassStatistics) -> nn.Linear:
     settings, size = knowledge.settings.classifier, statistics.mean.shape[1]
     active = len(registry.active())
-    affordable = _MULTIPLICATIONS // (active * active * size)
+    # Two of each class are least: one by itself would stand for the class with all that is odd about it.
+    affordable = max(2, min(settings.refit_samples // active, _MULTIPLICATIONS // (active * active * size)))
     return repair.refitted_head(
         statistics,
         [entry.id for entry in registry.retired()],
-        per_class=max(1, min(settings.refit_per_class, settings.refit_samples // active, affordable)),
+        per_class=min(settings.refit_per_class, affordable),
         generator=generator(knowledge.seed, "decisions", device=knowledge.device),
         scale=knowledge.settings.replay.scale,
         weight_decay=settings.refit_decay,

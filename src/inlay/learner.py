@@ -44,7 +44,7 @@ class Learner(LabelledLearning):
 
     Args:
         backbone: Name of a backbone (see `inlay.backbones.names`) or a module from images to features [N, D].
-        preset: Settings to start from: "inlay", "paper" or another of `inlay.settings.preset_names`.
+        preset: Settings to start from, see `inlay.settings.preset_names`.
         settings: Changes to the preset by dotted path, such as {"training.epochs": 30}, or complete settings.
         seed: Seed of everything random.
         size: Side of the images; None takes it from the base images.

@@ -22,7 +22,6 @@ from inlay.trained_model import TrainedModel
 from inlay.trial import rehearse_labelled
 
 __all__ = ["LabelledLearning"]
-"""Images to keep out of training at least; fewer cannot promise a small error."""
 
 
 class LabelledLearning(TrainedModel, ABC):

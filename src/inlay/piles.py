@@ -13,6 +13,7 @@ from inlay.discovery.class_spread import count_by_spread
 from inlay.discovery.foreign import foreign_limit
 from inlay.discovery.groups import newness, threshold_in_company
 from inlay.discovery.second_look import second_look
+from inlay.discovery.statistics import ClassStatistics
 from inlay.discovery.triage import (
     ShareEstimate,
     Triage,
@@ -29,7 +30,8 @@ from inlay.knowledge import Knowledge
 
 __all__ = ["SortedPile", "calibrated", "count_classes", "count_new_classes", "look_again", "novelty_of", "sort_pile"]
 
-_DRAWN_PER_CLASS = 200
+# Each of them is compared with each class, so that of many classes fewer are drawn.
+_DRAWN_PER_CLASS, _MOST_DRAWN = 200, 20_000
 _SCORES_KEPT = 5000
 # Comparing every image with every other would take too long beyond this.
 _MOST_COMPARED = 20_000
@@ -218,12 +220,17 @@ def _compared(
 def _replayed(knowledge: Knowledge) -> Tensor:
     head, randomness = _head(knowledge), generator(_seed(knowledge), "replayed", device=knowledge.device)
     known, drawn = knowledge.statistics, _drawn(knowledge)
-    return replayed_scores(known, head.weight, head.bias, randomness, per_class=_DRAWN_PER_CLASS, reference=drawn)
+    per_class = _drawn_per_class(known)
+    return replayed_scores(known, head.weight, head.bias, randomness, per_class=per_class, reference=drawn)
 
 
 def _drawn(knowledge: Knowledge) -> Tensor:
     randomness = generator(_seed(knowledge), "reference", device=knowledge.device)
-    return knowledge.statistics.sample(_DRAWN_PER_CLASS, randomness)[0]
+    return knowledge.statistics.sample(_drawn_per_class(knowledge.statistics), randomness)[0]
+
+
+def _drawn_per_class(known: ClassStatistics) -> int:
+    return max(2, min(_DRAWN_PER_CLASS, _MOST_DRAWN // max(known.present, 1)))
 
 
 def _company(features: Tensor, known: Tensor) -> tuple[Tensor | None, float]:

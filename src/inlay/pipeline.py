@@ -245,8 +245,8 @@ def _with_new_classes(
     task = replace(task, known_features=features)
     if given:
         task = replace(task, labels=_labels_of(images, exemplars, task.old_classes).to(workshop.device))
-    work_identity = identity if exemplars is None else _hash(identity, exemplars.fingerprint())
-    make_loop = workshop.loop_maker(f"stage {index}", settings.training, feed, task.seed, work_identity)
+    work = _identity_of_work(identity, knowledge.registry, exemplars)
+    make_loop = workshop.loop_maker(f"stage {index}", settings.training, feed, task.seed, work)
     chosen = labelled.METHOD if given else method(settings.method)
     outcome = adaptive_discovering_and_merging(task, chosen, make_loop)
     retired = [entry.id for entry in knowledge.registry.retired()]
@@ -284,6 +284,13 @@ def _with_new_classes(
         base_head=_adviser(knowledge, settings),
     )
     return with_densities(after)
+
+
+def _identity_of_work(identity: str, registry: ClassRegistry, exemplars: Exemplars | None) -> str:
+    """Return a hash of what decides the training of a stage, of which some may change while the stage is stopped."""
+    kept = [] if exemplars is None else [exemplars.fingerprint()]
+    decided = [[entry.status, entry.size] for entry in registry] if registry.retired() else []
+    return _hash(identity, *kept, *decided) if kept or decided else identity
 
 
 def _adviser(knowledge: Knowledge, settings: Settings) -> nn.Linear | None:

@@ -13,7 +13,7 @@ class Prediction:
         source: Where the image came from.
         id: Id of the class; it never changes.
         name: Name of the class at this time.
-        probability: Probability that the joint head gives it.
+        probability: Its probability among all classes.
         discovered: Whether the class was found in unlabelled images.
     """
 

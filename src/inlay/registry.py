@@ -47,15 +47,6 @@ class ClassRegistry:
         """Everything that was decided about classes, in order."""
         return tuple(self._history)
 
-    def history_of(self, id: int) -> tuple[Event, ...]:
-        """Events that changed class `id`.
-
-        Raises:
-            InlayError: if there is no such id.
-        """
-        self._entry(id)
-        return tuple(event for event in self._history if any(change.id == id for change in event.changes))
-
     def active(self) -> tuple[ClassEntry, ...]:
         """Classes that can be predicted."""
         return tuple(entry for entry in self._entries if entry.is_active)

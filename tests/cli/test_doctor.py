@@ -2,19 +2,15 @@ import json
 import re
 import signal
 from pathlib import Path
-from typing import get_args
 
 import numpy as np
 import pytest
 import typer
 from PIL import Image
-from typer.models import OptionInfo
 from typer.testing import CliRunner, Result
 
 from inlay.cli.doctor import doctor
-from inlay.cli.options import Stream
 from inlay.cli.progress import TerminalProgress
-from inlay.data.memory import SHARE_OF_MEMORY
 from inlay.errors import InlayError, Interrupted
 
 
@@ -118,12 +114,6 @@ def test_unlabelled_images_are_for_discovery(photos: Path) -> None:
     assert result.exit_code == 0
     assert "No image has a class" in result.stdout
     assert f"inlay discover run.inlay {photos / '2026-10'} --dry-run" in result.stdout.splitlines()
-
-
-def test_the_share_of_memory_that_is_told_is_the_one_that_counts() -> None:
-    (option,) = (each for each in get_args(Stream) if isinstance(each, OptionInfo))
-    assert option.help is not None and option.help.endswith("if they take at most a quarter of it.")
-    assert SHARE_OF_MEMORY == 1 / 4
 
 
 def test_test_images_are_for_scoring(tmp_path: Path) -> None:

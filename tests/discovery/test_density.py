@@ -6,7 +6,7 @@ from torch import Tensor
 
 from inlay.discovery.density import density_head, matched_temperature, needed_floor, shared_part
 from inlay.discovery.repair import without
-from inlay.discovery.statistics import ClassStatistics, class_statistics
+from inlay.discovery.statistics import ClassStatistics, StatisticsKind, class_statistics
 
 SIZE, CLASSES = 6, 4
 
@@ -47,6 +47,17 @@ def test_all_directions_give_the_log_densities(shrinkage: float, floor: float) -
     found = density_head(statistics, shrinkage, floor, rank=100)(features.float()).double()
     # The determinant of the shared transform is the same for all classes and left out.
     torch.testing.assert_close(found - found[:, :1], expected - expected[:, :1], rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("kind", ["full", "pooled"])
+def test_features_far_from_the_origin_lose_no_digits(kind: StatisticsKind) -> None:
+    labels = torch.arange(CLASSES).repeat_interleave(30)
+    features = (_normal(len(labels), SIZE, seed=1) + _normal(CLASSES, SIZE, seed=2)[labels] + 1000).float()
+    statistics = class_statistics(features, labels, CLASSES, kind)
+    shrinkage = shared_part(statistics)
+    expected = _reference(statistics, features[::20], shrinkage, 0.05)
+    found = density_head(statistics, shrinkage, 0.05)(features[::20]).double()
+    torch.testing.assert_close(found - found[:, :1], expected - expected[:, :1], rtol=0, atol=0.05)
 
 
 def test_fewer_directions_keep_trace_and_leading_directions() -> None:

@@ -210,6 +210,18 @@ def test_a_refitted_head_knows_the_open_classes(kind: StatisticsKind) -> None:
     assert torch.equal(head.weight, again.weight) and torch.equal(head.bias, again.bias)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_two_features_of_each_class_make_a_head(kind: StatisticsKind) -> None:
+    generator, classes, size = torch.Generator().manual_seed(0), 40, 64
+    means = 0.8 * torch.randn(classes, size, generator=generator)
+    labels = torch.arange(classes).repeat_interleave(70)
+    learned, seen = (means[labels] + torch.randn(len(labels), size, generator=generator) for _ in range(2))
+    statistics = class_statistics(learned, labels, classes, kind)
+    nearest = (torch.cdist(seen, statistics.mean).argmin(dim=1) == labels).double().mean()
+    head = repair.refitted_head(statistics, [], 2, generator)
+    assert (head(seen).argmax(dim=1) == labels).double().mean() > nearest - 0.05
+
+
 def test_a_refit_after_a_merge_gives_both_classes_one_output() -> None:
     features, labels = _data(spread=0.2)
     merged = repair.merged(class_statistics(features, labels, 4), [3], 0)

@@ -10,7 +10,6 @@ from inlay.discovery.triage import (
     NoveltyRule,
     Triage,
     calibrate_threshold,
-    choose_rule,
     estimated_new_share,
     loneliness,
     novelty_scores,
@@ -266,18 +265,6 @@ def test_every_image_is_known_new_or_neither() -> None:
     assert neither.tolist() == [False, False, False, True, False]
     for triage, given in [(Triage(1.0, 0.1), lonely), (Triage(1.0, 0.1, lonely=3.0), None)]:
         assert [mask.sum().item() for mask in triage.split(scores, given)] == [3, 2, 0]
-
-
-def test_the_rule_that_separates_best_is_chosen() -> None:
-    known: dict[NoveltyRule, Tensor] = {"energy": torch.tensor([0.0, 2.0]), "softmax": torch.tensor([0.0, 1.0])}
-    hidden: dict[NoveltyRule, Tensor] = {"energy": torch.tensor([1.0, 3.0]), "softmax": torch.tensor([2.0, 1.5])}
-    assert choose_rule(known, hidden) == "softmax"
-    assert choose_rule({"energy": known["energy"]}, {"energy": hidden["energy"]}) == "energy"
-    assert choose_rule(hidden, known) == "energy"
-    with pytest.raises(ValueError, match="same rules"):
-        choose_rule(known, {"energy": hidden["energy"]})
-    with pytest.raises(ValueError, match="same rules"):
-        choose_rule({}, {})
 
 
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 1.0])

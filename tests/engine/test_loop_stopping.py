@@ -171,8 +171,8 @@ def test_checkpoint_of_other_work_is_refused(tmp_path: Path) -> None:
     before = path.read_bytes()
     loop = _loop(Keeping(path, 0, "other"))
     sentence = (
-        f"{tmp_path / 'run'} holds unfinished work with other images or settings; repeat that command to go on with "
-        f"it, or pass --restart to drop it."
+        f"{tmp_path / 'run'} holds unfinished work with other images or settings, or from before a review of "
+        f"classes; repeat that command to go on with it, or pass --restart to drop it."
     )
     with pytest.raises(InlayError, match=f"^{re.escape(sentence)}$"):
         _train(loop)

@@ -4,10 +4,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from inlay.discovery.statistics import class_statistics
 from inlay.increments.reparameterised import (
     drawn_prototypes,
-    prototype_radius,
     prototype_similarity,
     selective_classification,
     selective_distillation,
@@ -100,27 +98,10 @@ def test_every_class_is_drawn_as_often_as_another() -> None:
     assert drawn_prototypes(_normal(8, 7, 2), draws)[1].bincount().tolist() == [100] * 7
 
 
-def test_noise_moves_prototypes_by_the_radius() -> None:
-    prototypes, noise = _normal(8, 3, 2), _normal(9, 4, 2)
-    draws = torch.tensor([0.9, 0.0, 0.5, 0.9])
-    still, labels = drawn_prototypes(prototypes, draws)
-    moved, same = drawn_prototypes(prototypes, draws, noise, 0.25)
-    assert torch.equal(labels, same)
-    torch.testing.assert_close(moved - still, 0.25 * noise)
-
-
-def test_radius_is_the_root_of_the_mean_trace_over_dimensions() -> None:
-    features, labels = _normal(10, 12, 3) * 2, torch.arange(12) % 2
-    traces = [float(torch.cov(features[labels == index].T).trace()) for index in range(2)]
-    std = class_statistics(features, labels, 2, "diagonal").std
-    # The statistics raise each variance by 1e-5.
-    assert prototype_radius(std).item() == pytest.approx(math.sqrt(sum(traces) / 2 / 3), rel=1e-4)
-
-
 def test_nothing_waits_for_the_host() -> None:
     features, prototypes, draws = (_normal(1, *shape).to("meta") for shape in ((6, 4), (3, 4), (6,)))
     similarity = prototype_similarity(features, prototypes)
-    replayed, labels = drawn_prototypes(prototypes, draws, features, prototype_radius(prototypes))
+    replayed, labels = drawn_prototypes(prototypes, draws)
     assert selective_classification(replayed, labels, similarity).is_meta
     assert selective_distillation(features, replayed, similarity).is_meta
 

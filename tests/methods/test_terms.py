@@ -10,6 +10,7 @@ import slow_losses
 from inlay import branches
 from inlay.data.draws import Draws
 from inlay.discovery.assignment import assignment_of_first, sinkhorn
+from inlay.discovery.repair import without
 from inlay.methods import METHODS, method, terms
 from inlay.methods.model import StageModel, StageOutputs
 from inlay.methods.task import StageTask
@@ -66,6 +67,15 @@ def test_distillation_counts_old_classes_for_each_new_one() -> None:
     assert task.classes != OLD_CLASSES
     expected = slow_losses.distillation(outputs.first, outputs.frozen) * OLD_CLASSES / task.classes
     assert value(terms.DISTILLATION, outputs) == pytest.approx(expected, rel=1e-4)
+
+
+def test_distillation_does_not_count_classes_that_ended() -> None:
+    task, model = stage({"distillation.by_classes": True})
+    whole = value(terms.DISTILLATION, outputs_of(task, model))
+    fewer = replace(task, statistics=without(task.statistics, [1]))
+    assert len(fewer.statistics) == OLD_CLASSES
+    found = value(terms.DISTILLATION, outputs_of(fewer, model))
+    assert found == pytest.approx(whole * (OLD_CLASSES - 1) / OLD_CLASSES, rel=1e-4)
 
 
 def test_distillation_form_follows_the_settings() -> None:

@@ -86,16 +86,6 @@ def _before_any_command(
     """Teach an image classifier new classes from unlabelled images."""
 
 
-app.add_typer(bench.app, name="bench")
-app.command()(backbones)
-app.command()(doctor)
-app.command()(fit)
-app.command()(export)
-app.command()(learn)
-app.command()(report)
-app.command()(review)
-app.command()(serve)
-
 # A process that fails like the main one is ended within this time, and need not say why.
 _SECONDS_FOR_THE_MAIN_PROCESS = 5.0
 _FILES_AT_ONCE = 256
@@ -103,7 +93,6 @@ _FILES_AT_ONCE = 256
 _PNG = "\udc89PNG"
 
 
-@app.command()
 def discover(
     run: Run,
     data: Data,
@@ -146,7 +135,6 @@ def discover(
     console.print(str(run))
 
 
-@app.command()
 def evaluate(
     run: Run,
     data: Data,
@@ -166,7 +154,6 @@ def evaluate(
         console.print(str(run))
 
 
-@app.command()
 def score(
     predictions: Annotated[Path, typer.Argument(help="CSV file: split,stage,truth,prediction.", show_default=False)],
     class_names: Annotated[
@@ -196,7 +183,6 @@ def score(
     show_scores(score_file(predictions, class_names=names, cluster_counts=counts), as_json)
 
 
-@app.command()
 def predict(
     run: Run,
     images: Annotated[
@@ -238,7 +224,6 @@ def predict(
         raise typer.Exit(1)
 
 
-@app.command()
 def rollback(
     run: Run,
     to: Annotated[int, typer.Option(help="Stage to go back to; 0 is the base stage.", show_default=False)],
@@ -253,7 +238,6 @@ def rollback(
     console.print(str(run))
 
 
-@app.command()
 def info(run: Run, as_json: AsJson = False) -> None:
     """Show what a run knows and what it stores.
 
@@ -267,7 +251,6 @@ def info(run: Run, as_json: AsJson = False) -> None:
     console.print(str(run))
 
 
-@app.command()
 def methods() -> None:
     """List the discovery methods.
 
@@ -277,7 +260,6 @@ def methods() -> None:
         console.print(f"{entry.name:<10}{entry.summary}")
 
 
-@app.command()
 def demo(
     out: Annotated[Path | None, typer.Option(help="Folder to make; by default a new one under runs/.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of split and initialisation.")] = 0,
@@ -303,6 +285,16 @@ def demo(
     console.print(f"Report: {outcome.report}")
     console.print(f"Results: {outcome.results_file}")
     console.print(str(outcome.run))
+
+
+# In the order in which somebody needs them, which is that of `inlay --help`.
+_COMMANDS = (
+    *(demo, doctor, fit, discover, learn, predict, evaluate, review, report, info, rollback, export, serve),
+    *(backbones, methods, score),
+)
+for _command_of in _COMMANDS:
+    app.command()(_command_of)
+app.add_typer(bench.app, name="bench")
 
 
 def main() -> None:

@@ -23,7 +23,7 @@ def fit(
         str | None, typer.Option(help="Network, see `inlay backbones`; by default one that suits images and machine.")
     ] = None,
     preset: Annotated[
-        str, typer.Option(help="Settings to start from: inlay, paper, or a system of Table 1.")
+        str, typer.Option(help="Settings to start from: inlay, paper, or a rival's, such as frost.")
     ] = "inlay",
     changes: Changes = None,
     seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,

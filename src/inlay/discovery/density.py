@@ -82,12 +82,14 @@ class DensityHead(nn.Module):
     def forward(self, features: Tensor) -> Tensor:
         """Return the scores of all classes, [B, C], for features [B, D]."""
         classes, size, rank = self.directions.shape
-        points = features.to(self.transform.dtype) @ self.transform
-        # Expanded, as differences of all points from all means would not fit into memory.
-        products = points @ self.means.T
-        distances = points.square().sum(dim=1, keepdim=True) - 2 * products + self.means.square().sum(dim=1)
+        # Expanded, as differences of all points from all means would not fit into memory; that loses digits far from
+        # the origin.
+        origin = self.means.mean(dim=0)
+        points, means = features.to(self.transform.dtype) @ self.transform - origin, self.means - origin
+        products = points @ means.T
+        distances = points.square().sum(dim=1, keepdim=True) - 2 * products + means.square().sum(dim=1)
         coordinates = points @ self.directions.permute(1, 0, 2).reshape(size, classes * rank)
-        centres = torch.bmm(self.means[:, None], self.directions)[:, 0]
+        centres = torch.bmm(means[:, None], self.directions)[:, 0]
         along = (coordinates.view(-1, classes, rank) - centres).square() * self.gains
         scores = -(distances * self.precisions + along.sum(dim=2) + self.constants) / (2 * self.temperature)
         lowest = scores.masked_fill(~self.present, torch.inf).amin(dim=1, keepdim=True)

@@ -178,17 +178,18 @@ def _drawn(
 
     Features of two or more that have exactly the mean of their class make a better head where they are few.
     """
+    size = (statistics.present, per_class, statistics.mean.shape[1])
+    noise = torch.randn(size, generator=generator, device=generator.device).to(statistics.mean)
+    if per_class > 1:
+        noise = (noise - noise.mean(dim=1, keepdim=True)) * (per_class / (per_class - 1)) ** 0.5
     if statistics.correlation is None:
-        return statistics.sample(per_class, generator, scale)
+        return statistics.features_at(noise, scale)
     present = statistics.counts.nonzero().flatten()
     common = _triangular_root(statistics.correlation) if statistics.kind == "pooled" else None
     samples = []
-    for index in present.tolist():
-        noise = torch.randn(per_class, statistics.mean.shape[1], generator=generator, device=generator.device)
+    for index, own in zip(present.tolist(), noise, strict=True):
         root = _triangular_root(statistics.correlation[index]) if common is None else common
-        if per_class > 1:
-            noise = (noise - noise.mean(dim=0)) * (per_class / (per_class - 1)) ** 0.5
-        samples.append(statistics.mean[index] + scale * statistics.std[index] * (noise.to(root) @ root.T))
+        samples.append(statistics.mean[index] + scale * statistics.std[index] * (own @ root.T))
     return torch.cat(samples), present.repeat_interleave(per_class)
 
 

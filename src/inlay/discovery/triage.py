@@ -1,7 +1,6 @@
 """Triage of unlabelled images: which are of a known class, which are new, and which are neither."""
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -19,7 +18,6 @@ __all__ = [
     "ShareEstimate",
     "Triage",
     "calibrate_threshold",
-    "choose_rule",
     "estimated_new_share",
     "loneliness",
     "novelty_scores",
@@ -194,24 +192,6 @@ def replay_stretch(known_scores: Tensor, replayed: Tensor, error: float) -> floa
     middle = replayed.double().median().item()
     true, optimistic = (calibrate_threshold(scores, error) - middle for scores in (known_scores, replayed))
     return max(1.0, true / max(optimistic, _SMALLEST))
-
-
-def choose_rule(known: Mapping[NoveltyRule, Tensor], hidden: Mapping[NoveltyRule, Tensor]) -> NoveltyRule:
-    """Return the rule that best tells images of classes that were hidden from training from known ones.
-
-    The best rule depends on the network: while there are labels, hide some classes and see. It is the rule of the
-    largest area under the ROC curve, the first of equals.
-
-    Args:
-        known: Scores of images of known classes that were kept out of training, [n], by rule.
-        hidden: Scores of images of the hidden classes, [m], by the same rules.
-
-    Raises:
-        ValueError: If there are no rules, or not the same in both.
-    """
-    if not known or known.keys() != hidden.keys():
-        raise ValueError(f"both need scores of the same rules; got {list(known)} and {list(hidden)}")
-    return max(known, key=lambda rule: separation(known[rule], hidden[rule]))
 
 
 def separation(known: Tensor, new: Tensor) -> float:

@@ -262,8 +262,8 @@ class Loop:
         tensors, facts = read_tensors(path)
         if facts.get("fingerprint") != self.keeping.fingerprint:
             raise InlayError(
-                f"{path.parent.parent} holds unfinished work with other images or settings; repeat that command to "
-                f"go on with it, or pass --restart to drop it."
+                f"{path.parent.parent} holds unfinished work with other images or settings, or from before a review of "
+                f"classes; repeat that command to go on with it, or pass --restart to drop it."
             )
         if not all(key in facts for key in ("training", "step", "seconds")):
             raise InlayError(f"{path} is damaged; pass --restart to begin the stage anew.")

@@ -6,7 +6,6 @@ from torch import Tensor
 
 __all__ = [
     "drawn_prototypes",
-    "prototype_radius",
     "prototype_similarity",
     "selective_classification",
     "selective_distillation",
@@ -90,38 +89,16 @@ def selective_distillation(current: Tensor, frozen: Tensor, similarity: Tensor) 
     return (similarity * distances).sum()
 
 
-def drawn_prototypes(
-    prototypes: Tensor, draws: Tensor, noise: Tensor | None = None, radius: Tensor | float = 0.0
-) -> tuple[Tensor, Tensor]:
-    """Draw prototypes of old classes with replacement, each class as likely as another.
-
-    SSRE replays them as they are. With noise each is moved by radius times its noise, as PASS does (Zhu et al.,
-    CVPR 2021).
+def drawn_prototypes(prototypes: Tensor, draws: Tensor) -> tuple[Tensor, Tensor]:
+    """Draw prototypes of old classes with replacement, each class as likely as another, as SSRE replays them.
 
     Args:
         prototypes: Mean features of the old classes, [O, D].
         draws: Independent numbers, uniform in 0..1, [N].
-        noise: Independent numbers of mean 0 and variance 1, [N, D]; None moves nothing.
-        radius: Standard deviation of the moved prototypes; see `prototype_radius`.
 
     Returns:
         Features, [N, D], and their classes, [N].
     """
     # A number just below 1 can round up to the number of classes.
     labels = (draws * len(prototypes)).long().clamp_max(len(prototypes) - 1)
-    features = prototypes[labels]
-    return features if noise is None else features + radius * noise.to(features.dtype), labels
-
-
-def prototype_radius(std: Tensor) -> Tensor:
-    """Return the typical spread r of a class in one dimension: r² is the mean variance over classes and dimensions.
-
-    PASS measures it once, on the base classes.
-
-    Args:
-        std: Standard deviations of the classes, [O, D]; see `inlay.discovery.statistics.class_statistics`.
-
-    Returns:
-        The scalar radius.
-    """
-    return std.square().mean().sqrt()
+    return prototypes[labels], labels

@@ -43,7 +43,7 @@ def _contrastive(outputs: StageOutputs) -> Tensor:
 def _distillation(outputs: StageOutputs) -> Tensor:
     task, settings = outputs.task, outputs.task.settings.distillation
     loss = feature_distillation(outputs.first, outputs.frozen, settings.form)
-    return loss * (task.old_classes / task.classes) if settings.by_classes else loss
+    return loss * (task.statistics.present / task.classes) if settings.by_classes else loss
 
 
 def _self_training(outputs: StageOutputs) -> Tensor:
