@@ -10,7 +10,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import inlay
 from inlay.errors import InlayError
-from inlay.estimator import InlayClassifier, RefusedInputError, _laid_out
+from inlay.estimator import InlayClassifier, RefusedInputError, _laid_out, _more_labels
 from tiny_digits import QUICK, digits
 
 NOT_PASSED = {
@@ -107,6 +107,14 @@ def test_layout_of_features(features: int, side: int, square: int) -> None:
                 value = row[number] if number < features else 0.0
                 share = (min(max(value, -4.0), 4.0) + 4) / 8
                 assert abs(int(image[y, x]) - 255 * share) <= 0.5 + 1e-9
+
+
+@pytest.mark.parametrize(("kind", "last"), [(np.uint8, 255), (np.int8, 127), (np.int64, -3), (np.float32, 2.0)])
+def test_the_next_labels_are_larger_whatever_the_type_of_the_known_ones(
+    kind: type[np.number[Any]], last: float
+) -> None:
+    known = np.array([last - 1, last], dtype=kind)
+    assert _more_labels(known, ["new-1.1", "new-1.2"]).tolist() == [last + 1, last + 2]
 
 
 def test_refusals() -> None:

@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -44,6 +45,15 @@ def test_ids_never_move() -> None:
     assert [entry.id for entry in second] == list(range(7))
     assert [entry.name for entry in second] == [*BASE, "new-1.1", "new-1.2", "new-2.1", "new-2.2"]
     assert [entry.kind for entry in second] == ["labelled"] * 3 + ["discovered"] * 4
+
+
+def test_numbers_of_numpy_are_numbers(tmp_path: Path) -> None:
+    learner = quick_learner(seed=np.int64(7))
+    learner.fit(digits(BASE))
+    counts: list[Any] = [np.int64(2), np.uint8(2)]
+    learner.discover(digits(FIRST), classes=counts[0])
+    learner.discover(digits(SECOND), classes=counts[1])
+    assert same_weights(inlay.load(learner.save(tmp_path / "run"), device="cpu"), two_stages())
 
 
 def test_predictions_are_those_of_the_joint_head() -> None:

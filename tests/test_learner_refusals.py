@@ -74,6 +74,8 @@ def test_fit_happens_once(tmp_path: Path) -> None:
     [
         (digits(FIRST), 0, "The number of new classes must be at least 1; got 0"),
         (digits(FIRST), -3, "The number of new classes must be at least 1; got -3"),
+        (digits(FIRST), 2.0, r"The number of new classes must be a whole number, such as 5; got 2\.0"),
+        (digits(FIRST), "2", "The number of new classes must be a whole number, such as 5; got '2'"),
         (digits(FIRST, 0, 1), 3, "Finding 3 new classes needs more than 3 images; got 2"),
         (digits(FIRST, 0, 1), 2, "Finding 2 new classes needs more than 2 images; got 2"),
         (digits(["3"], 0, 1), 1, "Finding 1 new classes needs more than 1 images; got 1"),
@@ -81,12 +83,17 @@ def test_fit_happens_once(tmp_path: Path) -> None:
         ("no/such/folder", 1, "There is no file or folder 'no/such/folder'"),
     ],
 )
-def test_discover_says_what_is_wrong(tmp_path: Path, images: Any, classes: int, sentence: str) -> None:
+def test_discover_says_what_is_wrong(tmp_path: Path, images: Any, classes: Any, sentence: str) -> None:
     learner, _ = reopened(base_learner(), tmp_path / "run")
     before = contents(tmp_path / "run")
     with pytest.raises(InlayError, match=sentence):
         learner.discover(images, classes)
     assert contents(tmp_path / "run") == before and len(learner.stages) == 1
+
+
+def test_a_seed_is_a_whole_number() -> None:
+    with pytest.raises(InlayError, match=r"The seed must be a whole number, such as 5; got 1\.5"):
+        quick_learner(seed=1.5)
 
 
 def test_discover_refuses_settings_that_the_run_or_the_method_cannot_follow(tmp_path: Path) -> None:

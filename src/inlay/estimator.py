@@ -208,7 +208,8 @@ def _laid_out(features: _Array) -> npt.NDArray[np.uint8]:
 def _more_labels(known: _Array, names: Sequence[str]) -> _Array:
     """Return the labels of discovered classes: the next numbers, or names."""
     if known.dtype.kind in "biuf":
-        return np.asarray(known.max() + 1 + np.arange(len(names)))
+        # As a number of Python, since the next one may be too large for the type of the labels.
+        return np.asarray(known.max().item() + 1 + np.arange(len(names)))
     return np.array(names, dtype=object if known.dtype == object else None)
 
 

@@ -25,7 +25,7 @@ from inlay.methods import check_settings
 from inlay.piles import calibrated
 from inlay.reading import read_images
 from inlay.rehearsal import Rehearsal
-from inlay.requirements import check_base, check_continues, check_max_forgetting, check_unlabelled
+from inlay.requirements import check_base, check_continues, check_max_forgetting, check_unlabelled, whole_number
 from inlay.selftest import FEWEST_FOR_TRIAL, classes_to_hide, hide_and_find
 from inlay.settings import Settings
 from inlay.settings import preset as settings_of
@@ -36,6 +36,7 @@ __all__ = ["Learner"]
 _ERROR = 0.05
 _WITHOUT_HELD_OUT = "all are learned, and later piles cannot be sorted"
 _ASSUMED_CLASSES = 10
+_NEW_CLASSES = "The number of new classes"
 
 
 class Learner(LabelledLearning):
@@ -78,7 +79,7 @@ class Learner(LabelledLearning):
             backbones.check_name(backbone)
         self.settings = settings if isinstance(settings, Settings) else settings_of(preset).changed(settings or {})
         check_settings(self.settings)
-        self.seed = seed
+        self.seed = whole_number(seed, "The seed")
         self.device = find_device(device)
         self.progress: Progress = progress if progress is not None and World.current().is_main else QuietProgress()
         self._backbone = backbone
@@ -163,6 +164,7 @@ class Learner(LabelledLearning):
             InlayError: If the images are not fit for it; what was learned before is unchanged.
         """
         check_max_forgetting(max_forgetting)
+        classes = None if classes is None else whole_number(classes, _NEW_CLASSES)
         images = self._unlabelled_images(unlabelled, 1 if classes is None else classes, skip_bad, stream)
         calibration = self._history.calibration
         sort = calibration is not None if all_new is None else not all_new
@@ -232,7 +234,7 @@ class Learner(LabelledLearning):
         Raises:
             InlayError: As for `discover`.
         """
-        given, classes = classes, _ASSUMED_CLASSES if classes is None else classes
+        given, classes = classes, _ASSUMED_CLASSES if classes is None else whole_number(classes, _NEW_CLASSES)
         images = self._unlabelled_images(unlabelled, classes, skip_bad, stream)
         done = self._finished(images, Search(classes))
         if done is not None:

@@ -1,5 +1,7 @@
 """What a stage needs of images and settings, refused in one sentence before any work is done."""
 
+from operator import index
+
 import torch
 
 from inlay.data.images import Images
@@ -16,6 +18,7 @@ __all__ = [
     "check_labelled",
     "check_max_forgetting",
     "check_unlabelled",
+    "whole_number",
 ]
 
 _SMALLEST_SIDE = 8
@@ -90,6 +93,22 @@ def _check_classes(images: Images, verb: str, fewest: int) -> None:
         )
     if max(sizes) < 2:
         raise InlayError(f"{verb} needs more than one image of a class; give more images.")
+
+
+def whole_number(given: int, what: str) -> int:
+    """Return a number as one of Python, whatever library it comes from.
+
+    Args:
+        given: The number.
+        what: What it is the number of, as a sentence begins.
+
+    Raises:
+        InlayError: If it is not a whole number.
+    """
+    try:
+        return index(given)
+    except TypeError as error:
+        raise InlayError(f"{what} must be a whole number, such as 5; got {given!r}.") from error
 
 
 def check_unlabelled(images: Images, classes: int) -> None:

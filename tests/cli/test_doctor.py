@@ -116,6 +116,15 @@ def test_unlabelled_images_are_for_discovery(photos: Path) -> None:
     assert f"inlay discover run.inlay {photos / '2026-10'} --dry-run" in result.stdout.splitlines()
 
 
+def test_test_images_are_for_scoring(tmp_path: Path) -> None:
+    for name in "ab":
+        _write(tmp_path / "photos" / "test" / name, 5, first=ord(name))
+    photos = tmp_path / "photos"
+    assert _run(photos).stdout.splitlines()[-1] == f"inlay evaluate run.inlay {photos}"
+    _write(photos / "new", 5, first=300)
+    assert _run(photos).stdout.splitlines()[-1].startswith(f"inlay discover run.inlay {photos / 'new'}")
+
+
 def test_no_images(tmp_path: Path) -> None:
     result = _run(tmp_path, "--json")
     assert result.exit_code == 1

@@ -12,9 +12,10 @@ import numpy.typing as npt
 import pytest
 from PIL import Image
 
-from inlay.data import imagesets
+from inlay.data import ImageSet, imagesets, source
 from inlay.data.checkup import examine
 from inlay.data.decode import Progress
+from inlay.data.listing import Reader, Split
 from inlay.data.sides import chosen_side
 from inlay.data.source import load
 from inlay.errors import InlayError
@@ -106,6 +107,36 @@ def test_split_folders(tmp_path: Path) -> None:
         ("train", "class folders", {"a": 2, "b": 3}),
         ("test", "class folders", {"a": 4, "b": 5}),
     ]
+
+
+def test_folders_beside_those_of_splits_are_examined_too(tmp_path: Path) -> None:
+    for number, part in enumerate(("train/a", "train/b", "test/a", "val/a", "labelled/a", "labelled/b", "new")):
+        _write(tmp_path / part, 2 + number, first=10 * number)
+    (tmp_path / "annotations").mkdir()
+    (tmp_path / "labelled" / "c").mkdir()
+    found = examine(str(tmp_path))
+    assert [(each.path, each.split, each.images) for each in found.sets] == [
+        (str(tmp_path), "train", 5),
+        (str(tmp_path), "test", 4),
+        (str(tmp_path / "labelled"), None, 13),
+        (str(tmp_path / "new"), None, 8),
+        (str(tmp_path / "val"), None, 5),
+    ]
+    assert found.layout == "several sets"
+    assert [str(tmp_path / "labelled" / "c") in problem for problem in found.problems] == [True]
+
+
+def test_a_reader_that_was_added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def read(path: Path, split: Split) -> ImageSet:
+        return ImageSet.from_arrays(np.load(path), origin=path.name)
+
+    added = Reader("a file of my own", lambda path: path.suffix == ".own", read)
+    for module in (imagesets, source):
+        monkeypatch.setattr(module, "READERS", (added, *source.READERS))
+    with (tmp_path / "images.own").open("wb") as file:
+        np.save(file, np.arange(3 * 8 * 8, dtype=np.uint8).reshape(3, 8, 8))
+    found = examine(str(tmp_path / "images.own"))
+    assert found.usable and [(each.layout, each.images) for each in found.sets] == [("a file of my own", 3)]
 
 
 def test_shards_and_a_pattern_of_them(labelled: Path, tmp_path: Path) -> None:

@@ -1,3 +1,4 @@
+import re
 from pathlib import Path
 
 import pytest
@@ -56,6 +57,16 @@ def test_two_stages_matched_on_training_images(tmp_path: Path) -> None:
     assert scores.counts == {"old": 6, "new": 4, "all": 10}
     assert scores.matched_on == "train"
     assert (scores.new_head, scores.old_head, scores.nmi, scores.ari) == (None, None, None, None)
+
+
+def test_the_file_of_the_docs(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "results.md").read_text(encoding="utf-8")
+    [block] = re.findall(r"```csv\n(.*?)```", page, flags=re.DOTALL)
+    file = tmp_path / "predictions.csv"
+    file.write_text(block)
+    scores = score_file(file)
+    assert (scores.old, scores.new, scores.all, scores.matched_on) == (0.5, 0.5, 0.5, "train")
+    assert (scores.new_head, scores.old_head) == (1.0, 1.0)
 
 
 def test_without_match_rows_the_test_rows_decide(tmp_path: Path) -> None:

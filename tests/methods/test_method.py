@@ -12,6 +12,7 @@ from inlay.heads import CosineHead, MappedCosineHead
 from inlay.methods import METHODS, method
 from inlay.methods.method import linear_novel_head, prototypes_from_kmeans
 from inlay.methods.model import StageOutputs
+from inlay.methods.term import Term
 from inlay.methods.terms import TERMS
 from inlay.settings import preset, preset_names
 from tiny_stage import outputs_of, quick, tiny_model, tiny_task
@@ -69,6 +70,14 @@ def test_a_term_without_weight_is_not_computed(name: str) -> None:
     losses = changed.losses(outputs_of(task, tiny_model(task)))
     assert losses.keys() == {term.name for term in adm.terms} - {name}
     assert changed.weights(task.settings, 0.5).keys() == losses.keys()
+
+
+def test_a_method_may_have_terms_of_its_own_alone() -> None:
+    own = Term("own", lambda settings, progress: 0.1 * progress, refuse)
+    settings = quick("paper", {path: 0.0 for path in WEIGHTS.values()})
+    replace(method("adm"), terms=(own,)).check(settings)
+    with pytest.raises(InlayError, match="No loss of the method 'adm' has a weight"):
+        method("adm").check(settings)
 
 
 def test_losses_come_without_their_weights() -> None:

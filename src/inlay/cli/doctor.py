@@ -267,11 +267,14 @@ def _place(each: SetFindings, device: torch.device) -> str:
 
 def _next(findings: Findings, device: torch.device) -> str:
     """Say what to do next: a rehearsal, where there is anything to rehearse."""
-    labelled = [each for each in findings.sets if len(each.classes) > 1 and each.split != "test"]
+    learned = [each for each in findings.sets if each.split != "test"]
+    if not learned:
+        return f"Ready; score a run on them:\n{shlex.join(['inlay', 'evaluate', 'run.inlay', findings.sets[0].path])}"
+    labelled = [each for each in learned if len(each.classes) > 1]
     if labelled:
         words = ["inlay", "fit", labelled[0].path, "--out", "run.inlay"]
     else:
-        words = ["inlay", "discover", "run.inlay", findings.sets[0].path]
+        words = ["inlay", "discover", "run.inlay", learned[0].path]
     if findings.size is not None and not choose_network(findings.size, CHANNELS, device).trains:
         return f"Ready; {'learn what has labels' if labelled else 'find what is new'}:\n{shlex.join(words)}"
     return f"Ready; a few real steps tell the time that a run takes:\n{shlex.join([*words, '--dry-run'])}"

@@ -45,7 +45,8 @@ class SetFindings:
     Attributes:
         path: What to name in order to read it.
         split: Which split of the path it is; None if the path has none.
-        layout: "class folders", "flat folder", "list", "npz", "shards", "cifar", "tiny-imagenet" or "image".
+        layout: "class folders", "flat folder", "list", "npz", "shards", "cifar", "tiny-imagenet" or "image"; or the
+            words of a reader that was added.
         images: Number of images that can be read.
         classes: How many of them each class has, in the order of the classes; empty without labels.
         decoded_bytes: Memory of all its images when they are decoded.

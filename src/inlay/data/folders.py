@@ -5,7 +5,7 @@ from pathlib import Path
 from inlay.data.listing import IMAGE_SUFFIXES, Listing, Reader, Split, image_files, sub_folders
 from inlay.errors import InlayError
 
-__all__ = ["READER"]
+__all__ = ["READER", "split_folder"]
 
 _SPLIT_FOLDERS: dict[Split, tuple[str, ...]] = {"train": ("train",), "test": ("test", "val")}
 
@@ -15,15 +15,16 @@ def _splits(path: Path) -> tuple[Split, ...]:
     named = {name for names in _SPLIT_FOLDERS.values() for name in names}
     if not any(folder.name in named and sub_folders(folder) for folder in sub_folders(path)):
         return ()
-    return tuple(split for split in _SPLIT_FOLDERS if _folder_of(path, split) is not None)
+    return tuple(split for split in _SPLIT_FOLDERS if split_folder(path, split) is not None)
 
 
-def _folder_of(path: Path, split: Split) -> Path | None:
+def split_folder(path: Path, split: Split) -> Path | None:
+    """The folder below a path that holds the images of a split, if there is one."""
     return next((path / name for name in _SPLIT_FOLDERS[split] if (path / name).is_dir()), None)
 
 
 def _read(path: Path, split: Split) -> Listing:
-    folder = _folder_of(path, split) if _splits(path) else path
+    folder = split_folder(path, split) if _splits(path) else path
     if folder is None:
         raise InlayError(f"'{path}' has no {' or '.join(_SPLIT_FOLDERS[split])} folder; add one.")
     classes = sub_folders(folder)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from inlay.data import cifar, imagefile, imagelist, npz, shards, tinyimagenet
+from inlay.data import cifar, folders, imagefile, imagelist, npz, shards, tinyimagenet
 from inlay.data.findings import SetFindings
 from inlay.data.images import ImageSet
 from inlay.data.listing import ImageFile, Listing, image_files, sub_folders
@@ -96,7 +96,7 @@ def find_sets(source: str, problems: list[str]) -> list[FoundSet]:
 def _sets_at(path: Path, problems: list[str], above: tuple[Path, ...]) -> list[FoundSet]:
     try:
         try:
-            return _read(path)
+            return [*_read(path), *_beside_splits(path, problems, above)]
         except InlayError as refusal:
             return _taken_apart(path, refusal, problems, (*above, path.resolve()))
     except OSError as error:
@@ -109,8 +109,26 @@ def _read(path: Path) -> list[FoundSet]:
     reader = next(each for each in READERS if each.recognises(path))
     offered = reader.splits(path)
     contents = [(split, reader.read(path, split)) for split in offered or ("train",)]
-    layout = _OTHER_LAYOUTS.get(reader) or IMAGE_FOLDERS[contents[0][1].labels is None]
+    if reader is folders.READER:
+        layout = IMAGE_FOLDERS[contents[0][1].labels is None]
+    else:
+        layout = _OTHER_LAYOUTS.get(reader, reader.layout)
     return [FoundSet(str(path), split if offered else None, layout, content) for split, content in contents]
+
+
+def _beside_splits(path: Path, problems: list[str], above: tuple[Path, ...]) -> list[FoundSet]:
+    """The sets in folders beside those of the splits, which are not read with them."""
+    splits_at = [folders.split_folder(path, split) for split in splits(path)] if path.is_dir() else []
+    if not any(splits_at):
+        return []
+    found = []
+    for folder in (each for each in sub_folders(path) if each not in splits_at):
+        troubles: list[str] = []
+        sets = _sets_at(folder, troubles, (*above, path.resolve()))
+        found += sets
+        # A folder without images, such as one of annotations, is none of ours.
+        problems += troubles if sets else []
+    return found
 
 
 def _taken_apart(path: Path, refusal: InlayError, problems: list[str], above: tuple[Path, ...]) -> list[FoundSet]:

@@ -80,7 +80,7 @@ class Method:
                 raise InlayError(
                     f"The method {self.name!r} has no {term.name} term, so set its weight to 0; it has: {names}."
                 )
-        if self.terms and not weighted:
+        if self.terms and not self._in_use(settings):
             raise InlayError(f"No loss of the method {self.name!r} has a weight; set at least one of them.")
         correlated = settings.replay.statistics in ("full", "pooled")
         if settings.classifier.decision == "densities" and not (correlated and self.joint):
