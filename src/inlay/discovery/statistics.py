@@ -1,7 +1,7 @@
 """Class statistics of features: what is kept of a class when its images are gone."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal, get_args
 
@@ -35,6 +35,11 @@ class ClassStatistics:
     counts: Tensor
     std: Tensor
     correlation: Tensor | None = None
+    _present: Tensor = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        # At once: a training step that is compiled or recorded cannot look for classes that are not empty.
+        object.__setattr__(self, "_present", torch.nonzero(self.counts > 0).flatten())
 
     def __len__(self) -> int:
         return len(self.mean)
@@ -208,10 +213,6 @@ class ClassStatistics:
         """Return the stored bytes divided by the number of classes, rounded up."""
         total = sum(tensor.numel() * tensor.element_size() for tensor in self.tensors().values())
         return -(-total // max(len(self), 1))
-
-    @cached_property
-    def _present(self) -> Tensor:
-        return torch.nonzero(self.counts > 0).flatten()
 
     @cached_property
     def _roots(self) -> Tensor:
