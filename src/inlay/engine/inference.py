@@ -8,14 +8,14 @@ import torch
 from torch import Tensor, nn
 
 from inlay.engine.feed import Feed
+from inlay.engine.host_memory import keep_freed_memory
 from inlay.engine.world import World
 
 __all__ = ["features_of", "first_images"]
 
 _PIXELS_PER_BATCH = 2**21
-# What a CPU computes of more images at a time leaves its caches before the next layer reads it, and takes several times
-# as long.
-_PIXELS_PER_BATCH_ON_CPU = 2**17
+# More images at a time leave the caches of a CPU before the next layer reads them.
+_PIXELS_PER_BATCH_ON_CPU = 2**19
 
 
 @torch.no_grad()
@@ -38,6 +38,8 @@ def features_of(
     Returns:
         Features [N, D] on the device, at least float32.
     """
+    if feed.device.type == "cpu":
+        keep_freed_memory()
     modes = {module: module.training for module in network.modules()}
     network.eval()
     try:

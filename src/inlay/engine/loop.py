@@ -19,6 +19,7 @@ from inlay.engine import schedule
 from inlay.engine.batch import Batch
 from inlay.engine.checkpoint import read_tensors, restore_training_state, training_state, write_tensors
 from inlay.engine.feed import Feed, upload
+from inlay.engine.host_memory import keep_freed_memory
 from inlay.engine.interrupt import InterruptWatch
 from inlay.engine.optimizer import optimizer_of
 from inlay.engine.order import Order
@@ -127,10 +128,12 @@ class Loop:
             Interrupted: After Ctrl-C, with the state kept.
             TrainingDivergedError: If a loss, or a weight that is to be kept, is no longer finite.
         """
+        device = self.feed.device
+        if device.type == "cpu":
+            keep_freed_memory()
         self._restore()
         self.work.train()
         pace = self.pace
-        device = self.feed.device
         limit = self.settings.gradient_limit
         self._stepper = Stepper(self.work, self.optimizer, pace, device, self.world, self.settings_name, limit)
         self.progress.start(self.name, self.total, self.step)

@@ -1,0 +1,32 @@
+"""Memory of the host: what tensors on the CPU leave is kept for the next ones."""
+
+import ctypes
+import os
+from functools import cache
+
+__all__ = ["keep_freed_memory"]
+
+# Names of the parameters in malloc.h.
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
+# Larger blocks, such as decoded images, go back to the system as soon as they are free.
+_LARGEST_BLOCK = 2**28
+_LARGEST_REST = 2**30
+_ENVIRONMENT = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "GLIBC_TUNABLES")
+
+
+@cache
+def keep_freed_memory() -> bool:
+    """Tell the C library, once for this process, to keep the memory of freed tensors instead of giving it back.
+
+    By default glibc asks the system anew for every large block, and each of its pages is cleared at the first touch.
+    For the activations of a network on a CPU that takes as long as computing them. At most 1 GiB is kept.
+
+    Returns:
+        Whether it was told so: not if the user has set this in the environment, or if the C library is another.
+    """
+    if any(name in os.environ for name in _ENVIRONMENT):
+        return False
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is None:
+        return False
+    return bool(mallopt(_MMAP_THRESHOLD, _LARGEST_BLOCK)) and bool(mallopt(_TRIM_THRESHOLD, _LARGEST_REST))
