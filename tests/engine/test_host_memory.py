@@ -15,13 +15,13 @@ from inlay.engine.host_memory import keep_freed_memory
 told = keep_freed_memory() if "keep" in sys.argv else False
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 for _ in range(20):
-    torch.ones(4_000_000)
+    torch.ones(20_000_000)
 print(told, resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
 
 
 def told_and_page_faults(*arguments: str, **environment: str) -> tuple[bool, int]:
-    """Fill tensors of 16 MB, one after the other, in a process of its own."""
+    """Fill tensors of 80 MB, one after the other, in a process of its own."""
     plain = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_"))}
     run = subprocess.run(
         [sys.executable, "-c", PROGRAM, *arguments],

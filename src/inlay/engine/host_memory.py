@@ -18,8 +18,9 @@ _ENVIRONMENT = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "GLIBC_TUNAB
 def keep_freed_memory() -> bool:
     """Tell the C library, once for this process, to keep the memory of freed tensors instead of giving it back.
 
-    By default glibc asks the system anew for every large block, and each of its pages is cleared at the first touch.
-    For the activations of a network on a CPU that takes as long as computing them. At most 1 GiB is kept.
+    By default glibc gives large blocks, and the end of its heap, back to the system as soon as they are free. When they
+    are asked for again, each page is cleared at its first touch, which can take longer than computing what a network
+    puts there. At most 1 GiB is kept.
 
     Returns:
         Whether it was told so: not if the user has set this in the environment, or if the C library is another.
