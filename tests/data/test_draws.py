@@ -252,11 +252,11 @@ def replayed(key: Tensor, rows: Tensor, statistics: ClassStatistics) -> tuple[Te
 
 @pytest.mark.parametrize("build", [*map(views_of, VIEWS), partners, replayed])
 def test_nothing_waits_for_the_host(build: Callable[[Tensor, Tensor, ClassStatistics], object]) -> None:
+    statistics = ClassStatistics(torch.zeros(3, 4), torch.ones(3), torch.ones(3, 4), torch.eye(4).expand(3, 4, 4))
+    statistics.prepare_sampling()
     # Tensors without data: whatever would read one on the host raises.
+    vars(statistics).update({name: tensor.to("meta") for name, tensor in vars(statistics).items()})
     with torch.device("meta"), HostCopies() as copies:
-        statistics = ClassStatistics(torch.empty(3, 4), torch.empty(3), torch.empty(3, 4), torch.empty(3, 4, 4))
-        # What the first call keeps.
-        vars(statistics).update(_present=torch.empty(3, dtype=torch.int64), _roots=torch.empty(3, 4, 4))
         build(torch.empty((), dtype=torch.int64), torch.empty(8, dtype=torch.int64), statistics)
         assert not copies.found
         torch.empty(3).new_tensor([1.0, 2.0])
