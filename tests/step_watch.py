@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -17,13 +17,24 @@ from inlay.engine.loop import Loop
 from inlay.engine.work import Work
 from inlay.pipeline import Workshop
 
-__all__ = ["NotRecordable", "Seen", "StepWatch", "check_one_graph", "check_recordable", "check_whole", "looking"]
+__all__ = [
+    "NotRecordable",
+    "Seen",
+    "StepWatch",
+    "check_one_graph",
+    "check_recordable",
+    "check_recorded",
+    "check_whole",
+    "looking",
+]
 
 
 class NotRecordable(AssertionError):
     """A step does what no recording can repeat."""
 
 
+# Three are taken before the recording.
+_STEPS = 6
 # What tells the host a number, or a shape that depends on one; what torch's solvers wait for; draws of a generator,
 # which a recording would repeat; and numbers that are brought from the host.
 _WAITING = {
@@ -130,14 +141,29 @@ class _Looking(Workshop):
             raise Seen
 
 
-def looking(look: Callable[[Loop], object], runs: bool = True) -> Workshop:
+def looking(look: Callable[[Loop], object], runs: bool = True, device: str = "cpu") -> Workshop:
     """Return a workshop that looks at every loop before its first step.
 
     Args:
         look: What it does.
         runs: Whether the loops run then; if not, the first one raises `Seen`.
+        device: Where the loops run.
     """
-    return _Looking(look=look, runs=runs)
+    return _Looking(device=torch.device(device), look=look, runs=runs)
+
+
+def check_recorded(loop: Loop) -> None:
+    """Check on a GPU that the steps of a loop are recorded, and that their losses are numbers.
+
+    Args:
+        loop: The loop, of which no step has been taken; weights and buffers of its work are as before in the end.
+    """
+    feed, settings = loop.feed, replace(loop.settings, pace="graph", epochs=_STEPS)
+    with _untouched(loop.work) as work:
+        trial = Loop(loop.name, work, settings, feed, loop.seed, loop.companions, last_step=_STEPS)
+        trial.run()
+        assert trial._stepper.steps_when_ready > 1
+        assert bool(trial._stepper.values.isfinite().all())
 
 
 def check_recordable(loop: Loop) -> None:

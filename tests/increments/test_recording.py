@@ -12,7 +12,7 @@ from increment_cases import course
 from inlay.bench.table2 import Choice, Run, base_name, table2
 from inlay.increments.course import Course, Standing, next_stage
 from inlay.pipeline import Workshop
-from step_watch import Seen, check_recordable, check_whole, looking
+from step_watch import Seen, check_recordable, check_recorded, check_whole, looking
 
 RUNS = list({(run.table, run.row): run for table in ("A", "B") for run in table2(Choice(table))}.values())
 BASES = list({base_name(run): run for run in reversed(RUNS) if run.table == "A"}.values())
@@ -49,11 +49,11 @@ def _images() -> Course:
     return course((3, 2, 2), images=12)
 
 
-def _learned_base(run: Run) -> Standing:
+def _learned_base(run: Run, device: str = "cpu") -> Standing:
     """What a run knows after its base stage, which those that share it learn once; nothing was looked at since."""
-    name = f"{run.table} {run.method} {base_name(run)}"
+    name = f"{device} {run.table} {run.method} {base_name(run)}"
     if name not in _BASES_LEARNED:
-        _BASES_LEARNED[name] = next_stage(run.system, _images(), None, 0, Workshop())
+        _BASES_LEARNED[name] = next_stage(run.system, _images(), None, 0, Workshop(torch.device(device)))
     return copy.deepcopy(_BASES_LEARNED[name])
 
 
@@ -63,6 +63,24 @@ def test_stages_of_every_system_and_control_can_be_recorded(run: Run) -> None:
     known = _learned_base(short)
     for _ in range(2):
         known = next_stage(short.system, _images(), known, 0, watched)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("run", RUNS, ids=_label)
+def test_stages_are_recorded_on_a_gpu(run: Run) -> None:
+    short, watched = _short(run), looking(check_recorded, device="cuda:0")
+    known = _learned_base(short, "cuda:0")
+    for _ in range(2):
+        known = next_stage(short.system, _images(), known, 0, watched)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("run", BASES, ids=_label)
+def test_every_base_stage_is_recorded_on_a_gpu(run: Run) -> None:
+    with pytest.raises(Seen):
+        next_stage(_short(run).system, _images(), None, 0, looking(check_recorded, runs=False, device="cuda:0"))
 
 
 @pytest.mark.parametrize("run", BASES, ids=_label)

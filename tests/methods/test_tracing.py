@@ -20,7 +20,7 @@ from inlay.bench.variants import GROUPS
 from inlay.knowledge import Knowledge
 from inlay.pipeline import Workshop, learn_base, learn_stage
 from inlay.settings import BaseSettings, Settings, preset
-from step_watch import Seen, check_one_graph, check_recordable, check_whole, looking
+from step_watch import Seen, check_one_graph, check_recordable, check_recorded, check_whole, looking
 from tiny_digits import digits
 from tiny_stage import batch_of, discovery_work, quick, tiny_task
 
@@ -63,8 +63,9 @@ def _short(run: Run) -> Settings:
 
 
 @functools.cache
-def _learned_base(base: BaseSettings) -> Knowledge:
-    return learn_base(digits(["0", "1", "2"], last=16), "resnet8", _for_base(base), 3, Workshop())
+def _learned_base(base: BaseSettings, device: str) -> Knowledge:
+    workshop = Workshop(torch.device(device))
+    return learn_base(digits(["0", "1", "2"], last=16), "resnet8", _for_base(base), 3, workshop)
 
 
 def _for_base(base: BaseSettings) -> Settings:
@@ -72,10 +73,10 @@ def _for_base(base: BaseSettings) -> Settings:
     return dataclasses.replace(common, base=base)
 
 
-def _known(settings: Settings) -> Knowledge:
+def _known(settings: Settings, device: str = "cpu") -> Knowledge:
     """What a run knows after its base stage, read anew."""
-    known = _learned_base(settings.base)
-    statistics = reduced(known.statistics, settings.replay.statistics).to("cpu")
+    known = _learned_base(settings.base, device)
+    statistics = reduced(known.statistics, settings.replay.statistics).to(device)
     return dataclasses.replace(known, statistics=statistics, network=copy.deepcopy(known.network), settings=settings)
 
 
@@ -115,6 +116,16 @@ def test_stages_with_a_class_that_no_image_was_given_to_can_be_recorded(run: Run
     known = dataclasses.replace(known, statistics=type(known.statistics).from_tensors(tensors))
     with pytest.raises(Seen):
         _discover(settings, known, ["4", "5"], looking(check_recordable, runs=False))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("run", RUNS, ids=_label)
+def test_stages_are_recorded_on_a_gpu(run: Run) -> None:
+    settings, workshop = _short(run), looking(check_recorded, device="cuda:0")
+    after = _discover(settings, _known(settings, "cuda:0"), ["4", "5"], workshop)
+    if run in LATER_RUNS:
+        _discover(settings, after, ["6", "7"], workshop)
 
 
 @pytest.mark.parametrize("run", BASE_RUNS, ids=_label)
