@@ -1,11 +1,11 @@
 """Networks with one embedding for each task: DyTox (Douillard et al., CVPR 2022)."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from inlay.backbones.convit import Convit, Mlp, drawn, merged_heads, split_heads, transformer_linear
 from inlay.backbones.stochastic_depth import Kept, added, kept_paths
@@ -69,11 +69,14 @@ class TaskAttention(nn.Module):
 
     def forward(self, tokens: Tensor, tasks: int) -> Tensor:
         """Map T task tokens and N patches behind them, [B, T + N, D], to [B, T, D]."""
-        own = torch.eye(tasks, dtype=torch.bool, device=tokens.device)
-        visible = torch.cat([own, own.new_ones(tasks, tokens.shape[1] - tasks)], dim=1)
+        others = ~torch.eye(tasks, dtype=torch.bool, device=tokens.device)
+        hidden = torch.cat([others, others.new_zeros(tasks, tokens.shape[1] - tasks)], dim=1)
         layers = ((self.query, tokens[:, :tasks]), (self.key, tokens), (self.value, tokens))
         query, key, value = (split_heads(layer(part), self.heads) for layer, part in layers)
-        attended = functional.scaled_dot_product_attention(query, key, value, attn_mask=visible)
+        # Written out, as torch's own may take that of cuDNN on Hopper GPUs, which is known to fail for one query and to
+        # give NaN with masks (PyTorch issues 138529 and 196678).
+        scores = query @ key.transpose(2, 3) / math.sqrt(query.shape[3])
+        attended = scores.masked_fill(hidden, -torch.inf).softmax(dim=3).to(value.dtype) @ value
         projected: Tensor = self.projection(merged_heads(attended))
         return projected
 
