@@ -26,6 +26,11 @@ def test_rollback_says_what_was_dropped(inlay: Inlay, discovered: Path, pictures
     assert len(library.load(discovered).classes) == 6
 
 
+def test_one_dropped_class_is_counted_as_one(inlay: Inlay, fitted: Path, pictures: Path) -> None:
+    assert inlay("discover", fitted, pictures / "flat", "--classes", 1).returncode == 0
+    assert inlay("rollback", fitted, "--to", 0).stdout.splitlines()[0] == "Dropped stage 1: 1 class (new-1.1)."
+
+
 def test_rollback_to_the_latest_stage(inlay: Inlay, discovered: Path, content: Callable[[Path], object]) -> None:
     inlay("info", discovered)
     before = content(discovered)

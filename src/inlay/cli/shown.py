@@ -196,7 +196,8 @@ def show_rollback(learner: Learner, dropped: Sequence[StageRecord], run: Path) -
         return
     for record in dropped:
         names = ", ".join(record.class_names)
-        console.print(f"Dropped stage {record.index}: {len(record.class_names)} classes ({names}).")
+        classes = counted(len(record.class_names), "class", "classes")
+        console.print(f"Dropped stage {record.index}: {classes} ({names}).")
     console.print(f"{len(learner.classes)} classes are left; the run as it was is kept in {run / 'dropped'}.")
 
 
