@@ -23,6 +23,20 @@ def test_fit_tells_the_stage_and_prints_the_run_last(fitting: Story) -> None:
     assert last == str(run)
 
 
+def test_fit_says_that_images_to_test_on_are_left_for_scoring(
+    inlay: Inlay, pictures: Path, quick: tuple[str, ...], tmp_path: Path
+) -> None:
+    both = tmp_path / "both"
+    shutil.copytree(pictures / "base", both / "train")
+    shutil.copytree(pictures / "base", both / "val")
+    said = inlay("fit", both, "--out", tmp_path / "run.inlay", "--backbone", "resnet8", *quick)
+    command = f"inlay evaluate {tmp_path / 'run.inlay'} {both}"
+    assert said.stdout.splitlines()[0] == (
+        f"Images to test on are not learned; score the run on them with `{command}`."
+    )
+    assert inlay(*command.split()[1:]).returncode == 0
+
+
 def test_discover_tells_stage_and_merge_and_prints_the_run_last(discovering: Story) -> None:
     run, said = discovering
     lines = said.stdout.splitlines()
