@@ -26,6 +26,16 @@ def test_rollback_says_what_was_dropped(inlay: Inlay, discovered: Path, pictures
     assert len(library.load(discovered).classes) == 6
 
 
+def test_reports_of_dropped_stages_are_named(inlay: Inlay, discovered: Path) -> None:
+    report = discovered.with_name(f"{discovered.name}.stage-1.html")
+    report.write_text("a report")
+    said = inlay("rollback", discovered, "--to", 0)
+    assert said.stdout.splitlines()[2] == (
+        f"{report.name} shows a stage that was dropped; delete it, or keep it for your records."
+    )
+    assert report.exists()
+
+
 def test_one_dropped_class_is_counted_as_one(inlay: Inlay, fitted: Path, pictures: Path) -> None:
     assert inlay("discover", fitted, pictures / "flat", "--classes", 1).returncode == 0
     assert inlay("rollback", fitted, "--to", 0).stdout.splitlines()[0] == "Dropped stage 1: 1 class (new-1.1)."

@@ -199,6 +199,11 @@ def show_rollback(learner: Learner, dropped: Sequence[StageRecord], run: Path) -
         classes = counted(len(record.class_names), "class", "classes")
         console.print(f"Dropped stage {record.index}: {classes} ({names}).")
     console.print(f"{len(learner.classes)} classes are left; the run as it was is kept in {run / 'dropped'}.")
+    place = run.resolve()
+    for record in dropped:
+        report = place.with_name(f"{place.name}.stage-{record.index}.html")
+        if report.exists():
+            console.print(f"{report.name} shows a stage that was dropped; delete it, or keep it for your records.")
 
 
 def _receipt(knowledge: Knowledge, stages: Sequence[StageRecord]) -> Iterator[str]:
