@@ -82,6 +82,16 @@ def test_info_shows_classes_and_what_is_stored(inlay: Inlay, discovered: Path) -
     assert said.stdout.splitlines()[-1] == str(discovered)
 
 
+@pytest.mark.parametrize("place", [".", "stages/.."])
+def test_a_run_is_found_from_inside(
+    inlay: Inlay, discovered: Path, pictures: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    monkeypatch.chdir(discovered)
+    said = inlay("info", place)
+    assert (said.returncode, said.stderr, said.stdout.splitlines()[-1]) == (0, "", str(Path(place)))
+    assert inlay("predict", place, pictures / "flat").returncode == 0
+
+
 def test_info_shows_as_many_parameters_after_the_base_stage_as_after_another(
     inlay: Inlay, fitting: Story, discovering: Story
 ) -> None:
