@@ -79,7 +79,8 @@ def _photograph_page(page: Path, target: Path) -> None:
 
 
 def _save(picture: Image.Image, name: str) -> None:
-    picture.quantize(128).save(IMAGES / name, optimize=True)
+    # Shares of colours that are few, such as those of the dots beside names, are kept by k-means.
+    picture.quantize(256, kmeans=2, dither=Image.Dither.NONE).save(IMAGES / name, optimize=True)
 
 
 if __name__ == "__main__":

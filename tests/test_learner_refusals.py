@@ -78,7 +78,7 @@ def test_fit_happens_once(tmp_path: Path) -> None:
         (digits(FIRST), "2", "The number of new classes must be a whole number, such as 5; got '2'"),
         (digits(FIRST, 0, 1), 3, "Finding 3 new classes needs more than 3 images; got 2"),
         (digits(FIRST, 0, 1), 2, "Finding 2 new classes needs more than 2 images; got 2"),
-        (digits(["3"], 0, 1), 1, "Finding 1 new classes needs more than 1 images; got 1"),
+        (digits(["3"], 0, 1), 1, "Finding a new class needs at least two images; got 1: give more images."),
         (np.zeros((0, 8, 8), dtype=np.uint8), 1, "holds no images; pass at least one"),
         ("no/such/folder", 1, "There is no file or folder 'no/such/folder'"),
     ],

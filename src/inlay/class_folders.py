@@ -11,7 +11,7 @@ from pathlib import Path
 from inlay.clusters import SortedImage
 from inlay.engine.checkpoint import sync_folder, writing
 from inlay.errors import InlayError
-from inlay.output_file import refuse_run_folder
+from inlay.output_file import refuse_run_folder, refuse_unnamed
 
 __all__ = ["check_class_folders", "folder_names", "write_class_folders"]
 
@@ -49,6 +49,7 @@ def check_class_folders(folder: Path, overwrite: bool) -> None:
         InlayError: If it may not, or lies in a run folder.
     """
     refuse_run_folder(folder)
+    refuse_unnamed(folder)
     if folder.exists() and not folder.is_dir():
         raise InlayError(f"{folder} is a file; give the name of a folder.")
     if folder.is_dir() and any(folder.iterdir()) and not overwrite:

@@ -53,6 +53,8 @@ class Exemplars:
 
 def exemplar_folder(run: Path) -> Path:
     """Return the folder beside a run folder in which its exemplars lie."""
+    # "." has no name.
+    run = run if run.name not in ("", "..") else run.resolve()
     return run.with_name(f"{run.name}-exemplars")
 
 

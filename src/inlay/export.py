@@ -19,7 +19,7 @@ from inlay.engine.randomness import generator
 from inlay.errors import InlayError
 from inlay.heads import describe_head
 from inlay.knowledge import InputForm, Knowledge
-from inlay.output_file import refuse_run_folder
+from inlay.output_file import refuse_run_folder, refuse_unnamed
 
 __all__ = ["Classifier", "ExportFormat", "Pixels", "export"]
 
@@ -124,6 +124,7 @@ def _name(source: Path, target: Path, described: dict[str, object]) -> None:
 def _write_weights(classifier: Classifier, path: Path, described: dict[str, object]) -> None:
     if path.exists() and not (path.is_dir() and not any(path.iterdir())):
         raise InlayError(f"{path} holds something already; give the name of a new folder.")
+    refuse_unnamed(path)
     unfinished = path.with_name(f".{path.name}.exporting")
     with writing(path):
         if unfinished.exists():

@@ -7,7 +7,7 @@ from inlay.engine.checkpoint import write_whole
 from inlay.errors import InlayError
 from inlay.run_folder import RunFolder
 
-__all__ = ["check_output", "refuse_run_folder", "write_output"]
+__all__ = ["check_output", "refuse_run_folder", "refuse_unnamed", "write_output"]
 
 
 def check_output(path: Path, overwrite: bool) -> None:
@@ -39,6 +39,16 @@ def refuse_run_folder(path: Path) -> None:
             raise InlayError(
                 f"{path} lies in the run folder {folder}, which holds a run and nothing else; choose a place beside it."
             )
+
+
+def refuse_unnamed(folder: Path) -> None:
+    """Refuse "." and the like as folders that appear whole, as those are made beside their place and moved there.
+
+    Raises:
+        InlayError: If the path does not end in a name.
+    """
+    if folder.name in ("", ".."):
+        raise InlayError(f"{folder} is no name for a folder to make; give one, such as {folder / 'exported'}.")
 
 
 def write_output(path: Path, text: str, overwrite: bool) -> None:

@@ -119,6 +119,8 @@ def check_unlabelled(images: Images, classes: int) -> None:
     """
     if classes < 1:
         raise InlayError(f"The number of new classes must be at least 1; got {classes}.")
+    if len(images) <= classes == 1:
+        raise InlayError(f"Finding a new class needs at least two images; got {len(images)}: give more images.")
     if len(images) <= classes:
         raise InlayError(
             f"Finding {classes} new classes needs more than {classes} images; got {len(images)}: give more images "

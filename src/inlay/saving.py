@@ -11,6 +11,7 @@ from torch import Tensor
 from inlay.engine.checkpoint import sync_folder, writing
 from inlay.engine.world import World
 from inlay.errors import InlayError
+from inlay.output_file import refuse_unnamed
 from inlay.run_folder import RunFolder
 from inlay.sealed import making_sense_of
 
@@ -43,6 +44,7 @@ def save_run(path: Path, stages: Sequence[Stage]) -> RunFolder:
     folder.refuse_occupied()
     if RunFolder.exists(path):
         raise InlayError(f"{path} holds a run that was begun; choose another folder, or finish that run first.")
+    refuse_unnamed(path)
     temporary = path.with_name(f".{path.name}.saving")
     world = World.current()
     world.by_main(lambda: _remove(temporary))

@@ -116,6 +116,15 @@ def test_unlabelled_images_are_for_discovery(photos: Path) -> None:
     assert f"inlay discover run.inlay {photos / '2026-10'} --dry-run" in result.stdout.splitlines()
 
 
+def test_kinds_of_pixels_and_one_pixel_are_told_in_words(tmp_path: Path) -> None:
+    _write(tmp_path, 5)
+    Image.new("RGB", (1, 1)).save(tmp_path / "dot.png")
+    Image.new("F", (30, 30)).save(tmp_path / "depth.tiff")
+    said = " ".join(_run(tmp_path).stdout.split())
+    assert "colour 6, floating-point grey 1" in said
+    assert "the smallest from 1 pixel; replace them" in said
+
+
 def test_test_images_are_for_scoring(tmp_path: Path) -> None:
     for name in "ab":
         _write(tmp_path / "photos" / "test" / name, 5, first=ord(name))

@@ -35,6 +35,19 @@ def test_an_exported_file_says_what_predict_says(
     assert names == list(library.load(discovered).classes.names)
 
 
+@pytest.mark.parametrize("option", ["--weights", "--clusters"])
+def test_the_folder_one_is_in_cannot_be_made(
+    refused: Refused, discovered: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: str
+) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    sentence = refused(discovered, "export", discovered, option, ".")
+    assert sentence == ". is no name for a folder to make; give one, such as exported."
+    with pytest.raises(library.InlayError, match="is no name for a folder to make"):
+        library.load(discovered).save(".")
+    assert not any(Path().iterdir())
+
+
 def test_refusals(refused: Refused, fitted: Path, tmp_path: Path) -> None:
     sentence = refused(fitted, "export", fitted)
     assert sentence == (

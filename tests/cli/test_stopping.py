@@ -95,6 +95,20 @@ def test_restart_begins_a_stopped_stage_anew(
     assert "Going on" not in said.stdout
 
 
+def test_a_stopped_command_without_progress_is_not_said_to_have_kept_some(
+    inlay: Inlay, discovered: Path, pictures: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def press(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(library.Learner, "predict", press)
+    said = inlay("predict", discovered, pictures / "flat")
+    assert said.returncode == 130
+    assert said.stderr == (
+        "Stopped; repeat the command. A stage that was under way goes on from its last checkpoint.\n"
+    )
+
+
 def test_stopped_demonstration_says_how_to_go_on(stopped: Inlay, tmp_path: Path) -> None:
     folder = tmp_path / "my demo"
     said = stopped("demo", "--out", folder, "--seed", 1, "--no-baselines")

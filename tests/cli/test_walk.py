@@ -23,6 +23,20 @@ def test_fit_tells_the_stage_and_prints_the_run_last(fitting: Story) -> None:
     assert last == str(run)
 
 
+def test_fit_says_that_images_to_test_on_are_left_for_scoring(
+    inlay: Inlay, pictures: Path, quick: tuple[str, ...], tmp_path: Path
+) -> None:
+    both = tmp_path / "both"
+    shutil.copytree(pictures / "base", both / "train")
+    shutil.copytree(pictures / "base", both / "val")
+    said = inlay("fit", both, "--out", tmp_path / "run.inlay", "--backbone", "resnet8", *quick)
+    command = f"inlay evaluate {tmp_path / 'run.inlay'} {both}"
+    assert said.stdout.splitlines()[0] == (
+        f"Images to test on are not learned; score the run on them with `{command}`."
+    )
+    assert inlay(*command.split()[1:]).returncode == 0
+
+
 def test_discover_tells_stage_and_merge_and_prints_the_run_last(discovering: Story) -> None:
     run, said = discovering
     lines = said.stdout.splitlines()
@@ -66,6 +80,16 @@ def test_info_shows_classes_and_what_is_stored(inlay: Inlay, discovered: Path) -
     assert "Network resnet8" in said.stdout
     assert "images 8×8" in said.stdout
     assert said.stdout.splitlines()[-1] == str(discovered)
+
+
+@pytest.mark.parametrize("place", [".", "stages/.."])
+def test_a_run_is_found_from_inside(
+    inlay: Inlay, discovered: Path, pictures: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    monkeypatch.chdir(discovered)
+    said = inlay("info", place)
+    assert (said.returncode, said.stderr, said.stdout.splitlines()[-1]) == (0, "", str(Path(place)))
+    assert inlay("predict", place, pictures / "flat").returncode == 0
 
 
 def test_info_shows_as_many_parameters_after_the_base_stage_as_after_another(

@@ -4,12 +4,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import inlay
 from inlay.decisions import Decision, Rename, Undo, replay
 from inlay.engine.progress import QuietProgress
 from inlay.errors import InlayError
+from inlay.held_out import HeldOut
 from inlay.review.cards import class_cards
+from inlay.review.sections import contact_sheet
 from inlay.review.stage import DecidedStage, open_stage
 from inlay.review.stage_report import render_stage
 from review.test_report import HOSTILE, Page
@@ -55,6 +58,22 @@ def test_the_report_has_what_the_page_has(stage: DecidedStage) -> None:
             assert f"{kind} images of {card.entry.name}" in page.values("alt")
     assert "Map of 90 images" in page.words
     assert sum(path.count("h0") for path in page.values("d")) == 90
+
+
+def test_measured_forgetting_is_not_called_estimated(stage: DecidedStage) -> None:
+    kept = HeldOut(torch.zeros(12, stage.features.shape[1]), torch.zeros(12, dtype=torch.int64))
+    measured = _with_found(stage, FOUND)
+    measured.before = replace(measured.before, reference=kept)
+    told = " ".join(Page(render_stage(measured, "")).words)
+    assert "This was measured on the features of 12 images of base classes that were kept out of training" in told
+    assert "This is estimated" not in told
+    assert "points of accuracy, measured" in told
+
+
+def test_one_picture_is_as_wide_as_one_of_a_full_row() -> None:
+    pictures = torch.zeros(9, 3, 8, 8, dtype=torch.uint8)
+    widths = [Page(contact_sheet(pictures[:count], "", 4)).values("style") for count in (1, 3, 4, 9)]
+    assert widths == [["width:25%"], ["width:75%"], [], []]
 
 
 def test_the_report_needs_nothing_else(stage: DecidedStage) -> None:

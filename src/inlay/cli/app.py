@@ -89,6 +89,7 @@ def _before_any_command(
 # A process that fails like the main one is ended within this time, and need not say why.
 _SECONDS_FOR_THE_MAIN_PROCESS = 5.0
 _FILES_AT_ONCE = 256
+_STOPPED = "Stopped; repeat the command. A stage that was under way goes on from its last checkpoint."
 # The first line of a PNG file, as text that is no text is read from stdin.
 _PNG = "\udc89PNG"
 
@@ -313,7 +314,7 @@ def main() -> None:
         # Typer makes an exit code of a Ctrl-C.
         if isinstance(stop, SystemExit) and stop.code != 130:
             raise
-        _leave("Stopped; repeat the command to go on from the last checkpoint." if is_main else "", 130)
+        _leave(_STOPPED if is_main else "", 130)
     except FailedElsewhereError:
         sys.exit(2)
     except InlayError as error:

@@ -38,6 +38,7 @@ _CONVERTIBLE = {".heic", ".heif", ".jxl", ".svg", ".psd", ".dng", ".cr2", ".nef"
 _MODES = {
     **{"RGB": "colour", "L": "grey", "1": "black and white", "P": "palette", "CMYK": "print colours"},
     **{"RGBA": "colour with transparency", "LA": "grey with transparency", "I;16": "16-bit grey"},
+    **{"I": "32-bit grey", "F": "floating-point grey"},
 }
 
 
@@ -135,7 +136,7 @@ def _on_pictures(findings: Findings) -> Iterator[str]:
     if sizes and sizes.too_small:
         yield (
             f"{_count(sizes.too_small, 'image')} would be enlarged more than twofold, the smallest from "
-            f"{sizes.shorter_sides[0]} pixels; replace them by larger ones, or choose a smaller --size."
+            f"{_count(sizes.shorter_sides[0], 'pixel')}; replace them by larger ones, or choose a smaller --size."
         )
     if sizes and sizes.elongated:
         yield (

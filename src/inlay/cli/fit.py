@@ -1,5 +1,6 @@
 """The command that learns labelled base classes."""
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -9,7 +10,7 @@ from inlay.choice import choose_network, choose_share
 from inlay.cli.options import Changes, Data, Device, DryRun, Exemplars, Restart, SkipBad, Stream, read_changes
 from inlay.cli.progress import TerminalProgress
 from inlay.cli.shown import console, show_rehearsal, show_stage
-from inlay.data.source import measure
+from inlay.data.source import measure, splits
 from inlay.engine.device import find_device
 from inlay.learner import Learner
 
@@ -62,6 +63,9 @@ def fit(
     )
     if reason is not None:
         progress.note(reason)
+    if "test" in splits(data):
+        command = shlex.join(["inlay", "evaluate", str(out), data])
+        progress.note(f"Images to test on are not learned; score the run on them with `{command}`.")
     if dry_run:
         options = {"held_out": held_out, "skip_bad": skip_bad, "stream": stream, "restart": restart}
         show_rehearsal(learner.rehearse_fit(data, **options))  # type: ignore[arg-type]

@@ -56,7 +56,7 @@ def show_stage(learner: Learner, record: StageRecord) -> None:
         )
     console.print(
         f"Stage {record.index}: {counted(len(record.class_names), 'class', 'classes')} from "
-        f"{counted(record.images, 'image', 'images')} in {record.seconds:.0f} s; {len(learner.classes)} classes in all."
+        f"{counted(record.images, 'image', 'images')} in {record.seconds:.0f} s; {_known(learner)} in all."
     )
     if record.merge is not None:
         console.print(
@@ -196,8 +196,15 @@ def show_rollback(learner: Learner, dropped: Sequence[StageRecord], run: Path) -
         return
     for record in dropped:
         names = ", ".join(record.class_names)
-        console.print(f"Dropped stage {record.index}: {len(record.class_names)} classes ({names}).")
-    console.print(f"{len(learner.classes)} classes are left; the run as it was is kept in {run / 'dropped'}.")
+        classes = counted(len(record.class_names), "class", "classes")
+        console.print(f"Dropped stage {record.index}: {classes} ({names}).")
+    are = "is" if len(learner.classes.active()) == 1 else "are"
+    console.print(f"{_known(learner)} {are} left; the run as it was is kept in {run / 'dropped'}.")
+    place = run.resolve()
+    for record in dropped:
+        report = place.with_name(f"{place.name}.stage-{record.index}.html")
+        if report.exists():
+            console.print(f"{report.name} shows a stage that was dropped; delete it, or keep it for your records.")
 
 
 def _receipt(knowledge: Knowledge, stages: Sequence[StageRecord]) -> Iterator[str]:
@@ -222,6 +229,11 @@ def _receipt(knowledge: Knowledge, stages: Sequence[StageRecord]) -> Iterator[st
         kept_out = f"{len(knowledge.reference):,} images that were kept out of training"
         yield f"Stored of {kept_out}: class and features; no pixels."
     yield f"Stored of at most {MEDOIDS} images per class: where they were, and a fingerprint of 8 bytes; no pixels."
+
+
+def _known(learner: Learner) -> str:
+    """Count the classes that can be predicted, not those that people have merged, split or rejected."""
+    return counted(len(learner.classes.active()), "class", "classes")
 
 
 def _sorted_out(record: StageRecord) -> list[str]:

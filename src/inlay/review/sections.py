@@ -235,7 +235,9 @@ def contact_sheet(images: Tensor, label: str, columns: int = _PICTURE_COLUMNS) -
         return '<p class="muted">no images</p>'
     small = thumbnails(images, _PICTURE_SIDE)
     scale = max(1, _PICTURE_SIDE // max(small.shape[2:]))
-    return f'<img alt="{escape(label)}" src="{data_uri(sheet(small, columns, scale))}">'
+    # A row that is not full is narrower, so that its pictures are no larger than those of other sheets.
+    narrower = f' style="width:{100 * len(small) / columns:.4g}%"' if len(small) < columns else ""
+    return f'<img alt="{escape(label)}"{narrower} src="{data_uri(sheet(small, columns, scale))}">'
 
 
 def definitions(pairs: Iterable[tuple[str, str]]) -> str:

@@ -46,7 +46,7 @@ def stage_headline(stage: DecidedStage, title: str) -> str:
             Tile(
                 "Old classes",
                 f"{round(-100 * found['forgetting']['drop'], 1) + 0:+.1f}",
-                "points of accuracy, estimated",
+                f"points of accuracy, {'estimated' if stage.before.reference is None else 'measured'}",
             )
         )
     return f'<header><h1>{escape(title)}</h1><p class="lead">{lead}</p>{tile_row(tiles)}</header>'
@@ -120,10 +120,19 @@ def forgetting_section(stage: DecidedStage) -> str:
     told = _found(stage)["forgetting"]
     points = 100 * told["drop"]
     moves = "falls" if points >= 0 else "rises"
+    held_out = stage.before.reference
+    if held_out is None:
+        source = (
+            "This is estimated from what is stored of them, without images, and corrected by what hiding classes "
+            "taught, where classes were hidden"
+        )
+    else:
+        source = (
+            f"This was measured on the features of {counted(len(held_out), 'image', 'images')} of base classes that "
+            "were kept out of training; later classes have none"
+        )
     words = (
-        f"Accuracy on the old classes {moves} by about {abs(points):.1f} points. This is estimated from what is stored "
-        f"of them, without images, "
-        f"and corrected by what hiding classes taught, where classes were hidden; its standard error is "
+        f"Accuracy on the old classes {moves} by about {abs(points):.1f} points. {source}; its standard error is "
         f"{100 * told['standard_error']:.1f} points."
     )
     return f"<section><h2>Forgetting</h2><p>{words}</p></section>"

@@ -40,6 +40,18 @@ CONTRASTS = """
 }
 """
 
+# Keeps what is written on the map, and where.
+NAMES_DRAWN = """
+() => {
+  window.drawn = [];
+  const write = CanvasRenderingContext2D.prototype.fillText;
+  CanvasRenderingContext2D.prototype.fillText = function (text, left, top) {
+    window.drawn.push({ text, left, top, width: this.measureText(text).width });
+    write.call(this, text, left, top);
+  };
+}
+"""
+
 
 def left_out() -> list[pytest.MarkDecorator]:
     """What says, in one line, that there is no browser for these tests; with CI=true they fail instead."""
@@ -201,6 +213,26 @@ def test_a_point_of_the_map_shows_its_image_and_class(page: Page) -> None:
     expect(page.locator("#picked-name")).to_have_text(f"Image {plane['images'][index]}, {entry['name']}")
     page.wait_for_function("() => document.querySelector('#picked-image').naturalWidth === 8")
     assert current(page) == entry["name"]
+
+
+def test_names_on_the_map_do_not_cover_each_other(page: Page) -> None:
+    page.evaluate(NAMES_DRAWN)
+    page.keyboard.press("s")
+    page.fill("#split-parts", "10")
+    confirm(page, "split")
+    told(page, re.compile("is now 10 classes"))
+    page.evaluate("window.drawn = []")
+    page.keyboard.press("j")
+    drawn = page.evaluate("window.drawn")
+    assert 1 < len(drawn) < len(names(page)), "more names fit than would show that some are left out"
+    assert drawn[0]["text"] == current(page)
+    assert not [
+        (first["text"], second["text"])
+        for place, first in enumerate(drawn)
+        for second in drawn[:place]
+        if abs(first["top"] - second["top"]) < 13
+        and abs(first["left"] - second["left"]) < (first["width"] + second["width"]) / 2
+    ]
 
 
 def test_a_page_without_classes_says_how_to_get_them_back(page: Page) -> None:

@@ -103,7 +103,7 @@ def test_missing_images_are_told_and_their_classes_cannot_be_split(run: Path, pi
         assert session.features[0].isnan().all()
         lacking = 3 + knowledge.record.clusters[0]
         assert [session.may_split(id) for id in (3, 4, 5)] == [id != lacking for id in (3, 4, 5)]
-        with pytest.raises(InlayError, match="cannot be split into 2 parts"):
+        with pytest.raises(InlayError, match=f"The class 'new-1.{lacking - 2}' cannot be split into 2 parts"):
             session.decide({"decision": "split", "id": lacking, "parts": 2}, 0)
         session.decide({"decision": "rename", "id": lacking, "name": "cat"}, 0)
     assert session.revision == 1

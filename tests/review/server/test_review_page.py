@@ -170,10 +170,12 @@ def test_a_class_with_images_of_another_stage_cannot_be_split(run: Path, picture
         page = browse(session)
         assert page.ids() == [6, 7]
         page.decide({"decision": "merge", "ids": [6], "into": 5})
-        assert "cannot be split" in page.refused({"decision": "split", "id": 5, "parts": 2})
+        assert "The class 'new-1.3' cannot be split" in page.refused({"decision": "split", "id": 5, "parts": 2})
         count = session.after.registry.of_stage(1)[2].size
         assert count is not None
         labels = [number % 2 for number in range(count)]
-        assert "was not found in stage 2" in page.refused({"decision": "split", "id": 5, "labels": labels})
+        assert "The class 'new-1.3' was not found in stage 2" in page.refused(
+            {"decision": "split", "id": 5, "labels": labels}
+        )
         page.decide({"decision": "merge", "ids": [4], "into": 7})
         assert not session.may_split(7)

@@ -90,16 +90,20 @@ class Session(DecidedStage):
         images = self.first_members.get(id)
         if images is None:
             raise InlayError(
-                f"Class {id} was not found in stage {self.stage}, whose images are shown, so nothing that it is part "
-                f"of can be split; merge or rename it instead."
+                f"{self._named(id)} was not found in stage {self.stage}, whose images are shown, so nothing that it is "
+                f"part of can be split; merge or rename it instead."
             )
         features = self.features[list(images)]
         if features.isnan().any():
             raise InlayError(
-                f"Not all images of class {id} were found, so it cannot be split; start `inlay review` with --images "
-                f"and the folder that has them."
+                f"{self._named(id)} cannot be split, as not all of its images were found; start `inlay review` with "
+                f"--images and the folder that has them."
             )
         return features
+
+    def _named(self, id: int) -> str:
+        # The page shows names, not ids.
+        return f"The class {self.after.registry.names[id]!r}"
 
     def _completed(self, wanted: object) -> object:
         """Add the time, and the labels of a split that only has a number of parts."""
@@ -117,8 +121,8 @@ class Session(DecidedStage):
             raise InlayError(f"There is no such class to split; write an id from 0 to {len(self.after.registry) - 1}.")
         if not self.may_split(id) or parts >= len(self.members[id]):
             raise InlayError(
-                f"Class {id} cannot be split into {parts} parts; it needs more images than that, all of them found in "
-                f"the folder of the stage."
+                f"{self._named(id)} cannot be split into {parts} parts; it needs more images than that, all of them "
+                f"found in the folder of the stage."
             )
         chosen = generator(self.before.seed, "split", self.revision)
         return kmeans(self.features[list(self.members[id])], parts, chosen).labels.tolist()

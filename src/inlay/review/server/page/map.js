@@ -5,6 +5,7 @@ const REACH = 14;
 const MOST_NAMES = 12;
 const LONGEST_NAME = 20;
 const LIFT = 14;
+const NAME = 16;
 
 export function colourOf(id, dark) {
   // Steps of the golden angle keep neighbouring ids apart.
@@ -106,6 +107,9 @@ export class StageMap {
     pen.lineWidth = 4;
     pen.strokeStyle = style.getPropertyValue("--panel");
     pen.fillStyle = style.getPropertyValue("--ink");
+    // Where names would cover each other the first one stays, and that of the class in view comes first.
+    shown.sort((a, b) => (b.id === this.current) - (a.id === this.current));
+    const taken = [];
     for (const { id, name } of shown) {
       const own = this.points.filter((_, index) => this.classes[index] === id).map((point) => this.place(point));
       if (!own.length) continue;
@@ -114,6 +118,8 @@ export class StageMap {
       const half = pen.measureText(text).width / 2 + MARGIN / 2;
       const left = Math.min(Math.max(middle(own, 0), half), this.canvas.clientWidth - half);
       const top = Math.max(middle(own, 1) - LIFT, LIFT);
+      if (taken.some((other) => Math.abs(other.left - left) < other.half + half && Math.abs(other.top - top) < NAME)) continue;
+      taken.push({ left, top, half });
       pen.strokeText(text, left, top);
       pen.fillText(text, left, top);
     }
