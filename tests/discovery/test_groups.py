@@ -90,6 +90,38 @@ def test_it_repeats_itself_and_is_indifferent_to_where_features_lie() -> None:
     torch.testing.assert_close(there.pile, first.pile, atol=1e-3, rtol=0)
 
 
+def test_what_is_found_is_the_mean_of_several_looks() -> None:
+    """Groups of overlapping classes depend on where they begin; the mean depends on it less."""
+    pile = torch.cat([_around(CENTRES[:KNOWN] / 3, 60, seed=2), _around(CENTRES[KNOWN:] / 3, 80, seed=3)])
+    reference, known = _around(CENTRES[:KNOWN] / 3, 40, seed=1), _known()
+    randomness = torch.Generator().manual_seed(0)
+    groups._drawn(len(pile), len(pile), randomness)
+    place = groups._Place.of(known, pile)
+    points, laid_in = place(pile), place(reference)
+    begun = torch.cat([points, laid_in])
+    looks = [groups._look(points, points, laid_in, place(known.mean), begun, 0.5, randomness) for _ in range(5)]
+    found = _asked(pile, reference)
+    for number, values in enumerate((found.pile, found.reference)):
+        single = [look[number] for look in looks]
+        assert max(float((one - single[0]).abs().max()) for one in single) > 0.05
+        torch.testing.assert_close(values, sum(single, torch.zeros(())) / len(single))
+
+
+def test_of_many_features_the_directions_are_kept_in_which_images_vary() -> None:
+    size, varied = 300, 10
+    axes = torch.linalg.qr(_normal(size, varied, seed=11)).Q
+    labels = torch.arange(KNOWN).repeat_interleave(100)
+    known = class_statistics(_normal(len(labels), size, seed=12), labels, KNOWN, "pooled")
+    images = 7 + 3 * _normal(50, varied, seed=13) @ axes.T
+    place = groups._Place.of(known, images)
+    places = place(images)
+    assert places.shape == (50, groups._DIRECTIONS)
+    metric = known_metric(known)
+    for first, second in ((0, 1), (2, 30), (17, 49)):
+        apart = (images[first] - images[second]) @ metric
+        torch.testing.assert_close((places[first] - places[second]).norm(), apart.norm())
+
+
 def test_a_round_equals_the_loop_reference() -> None:
     points, known, seeds = _normal(7, 2, seed=8), _normal(3, 2, seed=9), _normal(2, 2, seed=10)
     groups_before, weights = seeds.tolist(), [0.25, 0.25, 0.5 / 3, 0.5 / 3, 0.5 / 3]

@@ -5,7 +5,7 @@ says more: images of a new class lie together. So the pile is described as a mix
 further groups, and images of known classes that were kept out of training are laid into it, unmarked. A group that
 attracts as many of those as of the pile, for the size of both, is a corner of known classes; a group that attracts the
 pile alone is new. And as the images laid in are treated like the pile, they tell how often a known image is taken for
-new.
+new. Where groups begin is chance, so this is done several times over, and what is found is averaged.
 """
 
 from dataclasses import dataclass
@@ -20,8 +20,11 @@ from inlay.discovery.whitening import known_metric
 
 __all__ = ["Newness", "newness", "threshold_in_company"]
 
+_LOOKS = 5
 _IMAGES_PER_GROUP = 20
 _MOST_GROUPS = 50
+# What images differ in beyond so many directions is noise, and takes time.
+_DIRECTIONS = 256
 _MOST_IMAGES = 20_000
 _ROUNDS = 30
 _CHUNK = 8192
@@ -55,11 +58,12 @@ def newness(
 ) -> Newness:
     """Say how surely each image of a pile is new, from the company that it is in.
 
-    Known classes and groups are spheres in the metric of known classes, those with fixed centres, these with centres
-    that k-means begins and 30 rounds of expectation and maximisation move. With n_g images of the pile and r_g of n
-    reference images in group g, and N_k images of the pile known, the share of new ones among its images is
-    q_g = 1 - (N_k / n) · r_g / n_g, at least 0; and an image is new with probability Σ_g p(g | x) q_g. A reference
-    image is counted with the pile when it is asked for itself.
+    Known classes and groups are spheres in the metric of known classes, within the 256 directions in which the images
+    vary most: those with fixed centres, these with centres that k-means begins and 30 rounds of expectation and
+    maximisation move. With n_g images of the pile and r_g of n reference images in group g, and N_k images of the pile
+    known, the share of new ones among its images is q_g = 1 - (N_k / n) · r_g / n_g, at least 0; and an image is new
+    with probability Σ_g p(g | x) q_g. A reference image is counted with the pile when it is asked for itself. What is
+    returned is the mean over five such looks, which differ in where k-means begins.
 
     Args:
         pile: Features of the pile, [N, D].
@@ -80,22 +84,51 @@ def newness(
         raise ValueError("what looks new must be told of each image")
     if not bool(looks_new.any()) or len(reference) == 0:
         raise ValueError("newness needs an image that looks new, and reference images")
-    place = _Place.of(known, torch.promote_types(pile.dtype, torch.float32))
     chosen = _drawn(len(pile), _MOST_IMAGES, generator).to(pile.device)
+    place = _Place.of(known, torch.cat([pile[chosen], reference]))
     points, laid_in = place(pile[chosen]), place(reference)
     # Without the reference the groups would follow chance in the pile, and attract more of it than of known images.
     begun = torch.cat([points[looks_new[chosen]], laid_in[reference_looks_new]])
     begun = begun if len(begun) else points
+    whole = torch.cat([place(chunk) for chunk in torch.split(pile, _CHUNK)])
+    centres = place(known.mean[known.counts > 0])
+    looks = [_look(whole, points, laid_in, centres, begun, share, generator) for _ in range(_LOOKS)]
+    return Newness(*(torch.stack(found).mean(dim=0) for found in zip(*looks, strict=True)))
+
+
+def _look(
+    whole: Tensor,
+    points: Tensor,
+    laid_in: Tensor,
+    known: Tensor,
+    begun: Tensor,
+    share: float,
+    generator: torch.Generator,
+) -> tuple[Tensor, Tensor]:
+    """Look for groups once; see `newness`.
+
+    Args:
+        whole: Places of the pile, [N, d].
+        points: Places of the images of it to which groups are fitted, [M, d].
+        laid_in: Places of the reference, [n, d].
+        known: Centres of the known classes, [C, d].
+        begun: Places among which groups begin, [b, d].
+        share: First estimate of the share of new images.
+        generator: Source of the seeds of k-means.
+
+    Returns:
+        Probability of each image of the pile to be new, [N], and the same of the reference, [n].
+    """
     count = max(2, min(_MOST_GROUPS, round(share * len(points) / _IMAGES_PER_GROUP)))
     seeds = kmeans(begun, min(count, len(begun)), generator, restarts=3, iterations=30).centroids
-    mixture = _fitted(torch.cat([points, laid_in]), place(known.mean[known.counts > 0]), seeds)
+    mixture = _fitted(torch.cat([points, laid_in]), known, seeds)
     found, own = mixture.groups_of(points).sum(dim=0), mixture.groups_of(laid_in)
     known_images = _known_images(found, own.sum(dim=0) / len(laid_in), (1 - share) * len(points), len(points))
     stands_for = known_images / len(laid_in)
     purity = _purity(found, stands_for * (own.sum(dim=0) + _PRIOR_REFERENCE))
     in_the_pile = _purity(found + own, stands_for * (own.sum(dim=0) - own + _PRIOR_REFERENCE))
-    parts = [mixture.groups_of(place(chunk)) @ purity for chunk in torch.split(pile, _CHUNK)]
-    return Newness(torch.cat(parts), (own * in_the_pile).sum(dim=1))
+    parts = [mixture.groups_of(chunk) @ purity for chunk in torch.split(whole, _CHUNK)]
+    return torch.cat(parts), (own * in_the_pile).sum(dim=1)
 
 
 def threshold_in_company(reference: Tensor, error: float) -> float:
@@ -122,15 +155,22 @@ def threshold_in_company(reference: Tensor, error: float) -> float:
 
 @dataclass(frozen=True, eq=False)
 class _Place:
-    """Coordinates in which distances are those of the metric of known classes."""
+    """Coordinates in which distances are those of the metric of known classes, in the leading directions."""
 
     centre: Tensor
     metric: Tensor
 
     @classmethod
-    def of(cls, known: ClassStatistics, precision: torch.dtype) -> "_Place":
+    def of(cls, known: ClassStatistics, features: Tensor) -> "_Place":
+        precision = torch.promote_types(features.dtype, torch.float32)
         # Distances are expanded, which loses digits far from the origin.
-        return cls(known.mean[known.counts > 0].mean(dim=0).to(precision), known_metric(known).to(precision))
+        place = cls(known.mean[known.counts > 0].mean(dim=0).to(precision), known_metric(known).to(precision))
+        if len(place.metric) <= _DIRECTIONS:
+            return place
+        points = place(features)
+        points -= points.mean(dim=0)
+        _, axes = torch.linalg.eigh(points.T @ points)
+        return cls(place.centre, place.metric @ axes[:, -_DIRECTIONS:])
 
     def __call__(self, features: Tensor) -> Tensor:
         return (features.to(self.metric) - self.centre) @ self.metric
