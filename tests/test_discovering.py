@@ -14,6 +14,7 @@ from inlay.data import ImageSet
 from inlay.errors import InlayError
 from inlay.learner import Learner
 from tiny_digits import QUICK, News, digits
+from tiny_stage import quick
 
 KNOWN, NEW = ["0", "1", "2", "4"], ["3", "6"]
 SETTINGS = {**QUICK, "base.training.epochs": 12, "base.training.learning_rate": 0.05, "training.epochs": 4}
@@ -108,8 +109,10 @@ def test_nothing_new_is_no_stage(learner: Learner) -> None:
 
 def test_all_new_learns_every_image(learner: Learner) -> None:
     stage = learner.discover(digits(NEW, 0, 40).without_labels(), 2, all_new=True)
-    assert stage is not None
-    assert (stage.images, stage.found) == (80, None)
+    assert stage is not None and stage.found is not None
+    assert stage.images == 80
+    assert stage.found.keys() == {"forgetting"}
+    assert -1 < stage.found["forgetting"]["drop"] < 1
 
 
 def test_a_stage_that_forgets_too_much_is_refused(learner: Learner) -> None:
@@ -121,6 +124,21 @@ def test_a_stage_that_forgets_too_much_is_refused(learner: Learner) -> None:
     accepted = learner.discover(digits(NEW, 0, 40).without_labels(), 2, all_new=True, max_forgetting=1.0)
     assert accepted is not None and accepted.found is not None
     assert accepted.found.keys() == {"forgetting"}
+
+
+def test_forgetting_is_left_out_where_a_method_has_no_joint_head(tmp_path: Path) -> None:
+    fitted = Learner("resnet8", settings=quick("dtc"), run=tmp_path / "run.inlay")
+    fitted.fit(digits(KNOWN, 0, 140), held_out=0.25)
+    all_new = inlay.load(fitted.save(tmp_path / "all-new.inlay"))
+    pile = _pile().without_labels()
+    with pytest.raises(InlayError, match=r"'dtc' trains no joint head.*--max-forgetting"):
+        fitted.discover(pile, 2, max_forgetting=0.5)
+    assert len(fitted.stages) == 1
+    stage = fitted.discover(pile, 2)
+    assert stage is not None and stage.found is not None
+    assert "new" in stage.found and "forgetting" not in stage.found
+    stage = all_new.discover(digits(NEW, 0, 40).without_labels(), 2, all_new=True)
+    assert stage is not None and stage.found is None
 
 
 def test_a_run_without_held_out_images_cannot_sort() -> None:

@@ -18,6 +18,7 @@ from inlay.engine.progress import counting
 from inlay.engine.randomness import derive_seed, generator
 from inlay.errors import InlayError
 from inlay.knowledge import Knowledge
+from inlay.methods import method
 from inlay.piles import SortedPile, count_new_classes, look_again, sort_pile
 from inlay.pipeline import Workshop, learn_stage, stage_identity
 from inlay.requirements import check_unlabelled
@@ -84,11 +85,20 @@ def discover_in_pile(
         What is known after the stage, with the images that stand for its classes; None if nothing is new in the pile.
 
     Raises:
-        InlayError: If the pile cannot be sorted, too much would be forgotten, or training is stopped or diverges.
+        InlayError: If the pile cannot be sorted, forgetting is limited and cannot be told, too much would be
+            forgotten, or training is stopped or diverges.
     """
+    if search.max_forgetting is not None and not method(settings.method).joint:
+        raise InlayError(
+            f"The method {settings.method!r} trains no joint head, by which forgetting is estimated; leave "
+            f"--max-forgetting out, or choose another method, such as adm or inlay."
+        )
     if search.is_plain:
         assert search.classes is not None
-        return learn_stage(knowledge, images, search.classes, settings, workshop, source=source)
+        after = learn_stage(knowledge, images, search.classes, settings, workshop, source=source)
+        if calibration is None or not isinstance(after.head, nn.Linear):
+            return after
+        return accepted(knowledge, after, None, calibration, {}, workshop)
     index = knowledge.record.index + 1
     identity = search_identity(images, search, settings, knowledge.seed, index)
     found: dict[str, Any] = {}
@@ -108,6 +118,8 @@ def discover_in_pile(
         images, features = images.select(pile.new.cpu()), features[pile.new]
     check_unlabelled(images, classes)
     after = learn_stage(knowledge, images, classes, settings, workshop, identity, source, features)
+    if not isinstance(after.head, nn.Linear):
+        return replace(after, record=replace(after.record, found=found))
     return accepted(knowledge, after, search.max_forgetting, calibration, found, workshop)
 
 
