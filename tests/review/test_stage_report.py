@@ -54,7 +54,7 @@ def test_the_report_has_what_the_page_has(stage: DecidedStage) -> None:
             f"{card.entry.size} images · nearest old class: {card.nearest_old.name} · nearest new class: "
             f"{card.nearest_new.name}"
         ) in page.words
-        for kind in ("Typical", "Doubtful"):
+        for kind in ("Typical", "Borderline"):
             assert f"{kind} images of {card.entry.name}" in page.values("alt")
     assert "Map of 90 images" in page.words
     assert sum(path.count("h0") for path in page.values("d")) == 90

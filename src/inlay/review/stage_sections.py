@@ -57,7 +57,7 @@ def classes_section(stage: DecidedStage) -> str:
     cards = "".join(_card(stage, card) for card in class_cards(stage))
     shown = f'<div class="cards">{cards}</div>' if cards else "<p>No discovered class is left.</p>"
     about = (
-        "Typical images are nearest to the mean of their class. Doubtful ones are nearly another class: look at them "
+        "Typical images are nearest to the mean of their class. Borderline ones are nearly another class: look at them "
         "to see where a class ends."
     )
     return f"<section><h2>What was found</h2><p>{about}</p>{shown}</section>"
@@ -170,7 +170,7 @@ def _card(stage: DecidedStage, card: ClassCard) -> str:
     dot = f'<span class="dot" style="background:{class_colour(entry.id)}"></span>'
     pictures = "".join(
         f"<h5>{kind}</h5>{contact_sheet(stage.images.pixels(places), f'{kind} images of {entry.name}', _COLUMNS)}"
-        for kind, places in (("Typical", card.typical), ("Doubtful", card.doubtful))
+        for kind, places in (("Typical", card.typical), ("Borderline", card.doubtful))
     )
     heading = f"<h4>{dot}{escape(entry.name)}</h4><p>{escape(' · '.join(words))}</p>"
     return f'<article class="card">{heading}{pictures}</article>'
