@@ -11,7 +11,7 @@ from inlay.discovery.class_count_interval import ClassCount
 from inlay.discovery.class_graph import count_by_graph
 from inlay.discovery.class_spread import count_by_spread
 from inlay.discovery.foreign import foreign_limit
-from inlay.discovery.groups import newness, threshold_in_company
+from inlay.discovery.groups import LEAST_NEWNESS, newness, threshold_in_company
 from inlay.discovery.second_look import second_look
 from inlay.discovery.statistics import ClassStatistics
 from inlay.discovery.triage import (
@@ -210,7 +210,7 @@ def _compared(
     found = newness(
         features[seen], reference, knowledge.statistics, looks_new, laid_in > _USUAL, pile.share.share, randomness
     )
-    threshold = threshold_in_company(found.reference.double() + _TIE * laid_in, pile.error)
+    threshold = max(LEAST_NEWNESS, threshold_in_company(found.reference.double() + _TIE * laid_in, pile.error))
     scores = torch.full_like(pile.scores, 1 + _TIE)
     scores[seen] = (found.pile.double() + _TIE * usual).to(scores)
     new = seen & (scores > threshold)

@@ -1,25 +1,18 @@
 """What a run folder stores, and that no image is in it."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from subprocess import CompletedProcess
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 from PIL import Image
 from sklearn.datasets import load_sample_images
 
 import inlay as library
+from image_traces import layouts, pieces_of, traces
 
 Inlay = Callable[..., CompletedProcess[str]]
-
-PIECE = 64
-# A piece of fewer values, such as plain sky, could be found in any file.
-LEAST_VALUES = 16
-HEADERS = (b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff", b"JFIF", b"Exif\0", b"IHDR", b"IDAT", b"GIF8", b"RIFF", b"WEBP")
-# Two or three bytes are found anywhere by chance; these are long enough not to be.
-TELLING = tuple(header for header in HEADERS if len(header) > 3)
 
 
 @pytest.fixture(scope="module")
@@ -52,37 +45,16 @@ def run(inlay: Inlay, photos: Path, quick: tuple[str, ...], tmp_path_factory: py
     return run
 
 
-def _pieces(content: bytes) -> Iterator[bytes]:
-    return (content[start : start + PIECE] for start in range(len(content) - PIECE + 1))
-
-
-def _layouts(pixels: npt.NDArray[np.uint8]) -> Iterator[bytes]:
-    yield pixels.tobytes()
-    yield pixels.transpose(2, 0, 1).tobytes()
-
-
-def _traces(content: bytes, pieces: set[bytes]) -> list[bytes]:
-    found = [header for header in TELLING if header in content]
-    return found + [piece for piece in _pieces(content) if piece in pieces]
-
-
 def test_no_image_is_in_the_run_folder(run: Path, photos: Path) -> None:
-    pieces: set[bytes] = set()
     files = [file for file in photos.rglob("*") if file.is_file()]
-    for file in files:
-        pixels = np.asarray(Image.open(file))
-        for layout in _layouts(pixels):
-            pieces.update(piece for piece in _pieces(layout) if len(set(piece)) >= LEAST_VALUES)
-        pieces.update(piece for piece in _pieces(file.read_bytes()) if len(set(piece)) >= LEAST_VALUES)
+    images = [layout for file in files for layout in layouts(np.asarray(Image.open(file)))]
+    pieces = pieces_of([*images, *(file.read_bytes() for file in files)])
     assert len(files) == 48 and len(pieces) > 40_000
     stored = [file for file in run.rglob("*") if file.is_file()]
     assert {file.suffix for file in stored} == {".json", ".safetensors", ""}
-    assert [
-        (file, _traces(file.read_bytes(), pieces)[:3]) for file in stored if _traces(file.read_bytes(), pieces)
-    ] == []
-    one = next(_layouts(np.asarray(Image.open(files[0]))))
-    assert _traces(b"weights" + one[40:140] + b"weights", pieces), "the search finds a part of an image"
-    assert _traces(b"weights" + files[0].read_bytes(), pieces)
+    assert {file: found[:3] for file in stored if (found := traces(file.read_bytes(), pieces))} == {}
+    assert traces(b"weights" + images[0][40:140] + b"weights", pieces), "the search finds a part of an image"
+    assert traces(b"weights" + files[0].read_bytes(), pieces)
 
 
 def test_info_lists_what_is_stored(inlay: Inlay, run: Path) -> None:

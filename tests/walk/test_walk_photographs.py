@@ -8,8 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 import inlay
+from image_traces import PIECE, layouts, pieces_of, traces
 from inlay.data import load
 from inlay.evaluation.kmeans import kmeans_baseline
 from walk.guide import COMMANDS, GUIDE, LEARN, Walk, commands_of
@@ -101,6 +103,20 @@ def test_the_review_page_starts_answers_and_stops(walk: Walk) -> None:
 def test_reports_lie_beside_the_run(walk: Walk) -> None:
     for stage in (1, 2):
         assert (walk.folder / f"shop.inlay.stage-{stage}.html").stat().st_size > 10_000
+
+
+def test_no_photograph_is_in_the_run_folder(walk: Walk) -> None:
+    """Not after a self-test, with images kept out, stages that were dropped, and classes learned by name."""
+    run = walk.folder / "shop.inlay"
+    photos = sorted(file for file in (walk.folder / "photos").rglob("*") if file.is_file())[::12]
+    seen = load(photos, size=inlay.load(run).knowledge.form.size[0]).images[::4].permute(0, 2, 3, 1).numpy()
+    shown = [np.asarray(Image.open(file).convert("RGB")) for file in photos]
+    images = [layout for pixels in (*seen, *shown) for layout in layouts(pixels)]
+    pieces = pieces_of([*images, *(file.read_bytes() for file in photos)])
+    stored = [file for file in run.rglob("*") if file.is_file()]
+    assert len(photos) > 20 and sum(file.stat().st_size for file in stored) > 1_000_000
+    assert {file: found[:3] for file in stored if (found := traces(file.read_bytes(), pieces, PIECE))} == {}
+    assert traces(b"weights" + images[0][40 : 40 + 2 * PIECE] + b"weights", pieces, PIECE)
 
 
 @pytest.mark.parametrize("kind", LABELLED)

@@ -18,7 +18,10 @@ from inlay.discovery.statistics import ClassStatistics
 from inlay.discovery.triage import calibrate_threshold
 from inlay.discovery.whitening import known_metric
 
-__all__ = ["Newness", "newness", "threshold_in_company"]
+__all__ = ["LEAST_NEWNESS", "Newness", "newness", "threshold_in_company"]
+
+LEAST_NEWNESS = 0.3
+"""No image is new below this, however few known ones are as new: one look of five alone does not decide."""
 
 _LOOKS = 5
 _IMAGES_PER_GROUP = 20
