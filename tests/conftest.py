@@ -41,3 +41,11 @@ def ctrl_c_is_heard() -> Iterator[None]:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture
+def compiled_anew() -> Iterator[None]:
+    """Forgets what was compiled, before the test and after it."""
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()

@@ -2,7 +2,6 @@
 
 import copy
 import dataclasses
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,17 +13,12 @@ from inlay.increments.course import Course, Standing, next_stage
 from inlay.pipeline import Workshop
 from step_watch import Seen, check_recordable, check_recorded, check_whole, looking
 
+pytestmark = pytest.mark.usefixtures("compiled_anew")
+
 RUNS = list({(run.table, run.row): run for table in ("A", "B") for run in table2(Choice(table))}.values())
 BASES = list({base_name(run): run for run in reversed(RUNS) if run.table == "A"}.values())
 _SMALL = {"dytox+": "dytox-tiny"}
 _BASES_LEARNED: dict[str, Standing] = {}
-
-
-@pytest.fixture(autouse=True)
-def forgetful() -> Iterator[None]:
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
 
 
 def _label(run: Run) -> str:

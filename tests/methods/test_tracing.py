@@ -6,7 +6,6 @@ Everything is made as a run makes it, and nothing is looked at before the first 
 import copy
 import dataclasses
 import functools
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -23,6 +22,8 @@ from inlay.settings import BaseSettings, Settings, preset
 from step_watch import Seen, check_one_graph, check_recordable, check_recorded, check_whole, looking
 from tiny_digits import digits
 from tiny_stage import batch_of, discovery_work, quick, tiny_task
+
+pytestmark = pytest.mark.usefixtures("compiled_anew")
 
 SHORT = {
     "base.training.epochs": 1,
@@ -42,13 +43,6 @@ BASE_RUNS = [
     for dataset in ("cifar10", "cifar100", "tinyimagenet")
     for base in ("reference", "ours")
 ]
-
-
-@pytest.fixture(autouse=True)
-def forgetful() -> Iterator[None]:
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
 
 
 def _label(run: Run) -> str:

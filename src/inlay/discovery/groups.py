@@ -20,10 +20,11 @@ from inlay.discovery.whitening import known_metric
 
 __all__ = ["LEAST_NEWNESS", "Newness", "newness", "threshold_in_company"]
 
-LEAST_NEWNESS = 0.3
-"""No image is new below this, however few known ones are as new: one look of five alone does not decide."""
-
 _LOOKS = 5
+
+LEAST_NEWNESS = 1.5 / _LOOKS
+"""No image is new below this, however few known ones are as new: one look alone does not decide."""
+
 _IMAGES_PER_GROUP = 20
 _MOST_GROUPS = 50
 # What images differ in beyond so many directions is noise, and takes time.

@@ -8,8 +8,9 @@ __all__ = ["keep_freed_memory"]
 
 # Names of the parameters in malloc.h.
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
-# Larger blocks, such as decoded images, go back to the system as soon as they are free.
-_LARGEST_BLOCK = 2**28
+# Larger blocks, such as decoded images, go back to the system as soon as they are free. Older versions of glibc refuse
+# more than the second.
+_LARGEST_BLOCKS = (2**28, 2**25)
 _LARGEST_REST = 2**30
 _ENVIRONMENT = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "GLIBC_TUNABLES")
 
@@ -30,4 +31,7 @@ def keep_freed_memory() -> bool:
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:
         return False
-    return bool(mallopt(_MMAP_THRESHOLD, _LARGEST_BLOCK)) and bool(mallopt(_TRIM_THRESHOLD, _LARGEST_REST))
+    # Not one without the other: either ends the growth by which glibc suits both to what is freed.
+    return any(mallopt(_MMAP_THRESHOLD, size) for size in _LARGEST_BLOCKS) and bool(
+        mallopt(_TRIM_THRESHOLD, _LARGEST_REST)
+    )

@@ -14,7 +14,7 @@ from inlay.engine.world import World
 __all__ = ["features_of", "first_images"]
 
 _PIXELS_PER_BATCH = 2**21
-# More images at a time leave the caches of a CPU before the next layer reads them.
+# More images at a time gain a CPU little, and cost it much where memory that was freed is not kept.
 _PIXELS_PER_BATCH_ON_CPU = 2**19
 
 
