@@ -19,6 +19,8 @@ from benchmarks.own_images_forgetting import forgetting_row
 from benchmarks.own_images_record import origin, runs_before
 from benchmarks.own_images_triage import triage_row
 
+from inlay.cli.options import read_changes
+
 __all__ = ["PARTS", "main"]
 
 PARTS = ("count", "triage", "forgetting")
@@ -39,9 +41,7 @@ _NEW_CLASSES: dict[DataSet, tuple[int, ...]] = {
 def main(arguments: list[str] | None = None) -> None:
     """Measure and write."""
     options = _parser().parse_args(arguments)
-    changes = {} if options.base_epochs is None else {"base.training.epochs": options.base_epochs}
-    if options.epochs is not None:
-        changes["training.epochs"] = options.epochs
+    changes = read_changes(options.changes)
     if options.part == BASE:
         for seed in options.seeds:
             _case(options, seed, changes)
@@ -50,7 +50,7 @@ def main(arguments: list[str] | None = None) -> None:
         _measure(options, changes)
 
 
-def _measure(options: argparse.Namespace, changes: dict[str, int]) -> None:
+def _measure(options: argparse.Namespace, changes: dict[str, str]) -> None:
     options.out.mkdir(parents=True, exist_ok=True)
     file = options.out / f"{options.part}-{options.data_set}.json"
     record = _new_record(options, changes)
@@ -70,8 +70,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--data", type=Path, help="folder that holds the data sets; the demonstration needs none")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
     parser.add_argument("--split-seed", type=int, help="shuffle the classes by this seed")
-    parser.add_argument("--base-epochs", type=int, help="length of the base stage; by default that of the recipe")
-    parser.add_argument("--epochs", type=int, help="length of discovery stages; by default that of the recipe")
+    parser.add_argument("--set", dest="changes", action="append", help="change a setting, as in `inlay fit`")
     parser.add_argument("--backbone", help="name of the network; by default that of the recipe")
     parser.add_argument("--device", default="auto", help='"auto", "cpu" or "cuda"')
     parser.add_argument("--no-baselines", dest="baselines", action="store_false", help="count without baselines")
@@ -80,12 +79,12 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _case(options: argparse.Namespace, seed: int, changes: dict[str, int]) -> Case:
+def _case(options: argparse.Namespace, seed: int, changes: dict[str, str]) -> Case:
     place = (options.device, options.work)
     return prepared(options.data_set, options.data, seed, *place, options.split_seed, changes, options.backbone)
 
 
-def _measured(options: argparse.Namespace, seed: int, changes: dict[str, int]) -> dict[str, Any]:
+def _measured(options: argparse.Namespace, seed: int, changes: dict[str, str]) -> dict[str, Any]:
     case = _case(options, seed, changes)
     said = {"self_test": _self_test(case)}
     if options.part == "count":
@@ -101,13 +100,14 @@ def _self_test(case: Case) -> list[dict[str, Any]]:
     ]
 
 
-def _new_record(options: argparse.Namespace, changes: dict[str, int]) -> dict[str, Any]:
+def _new_record(options: argparse.Namespace, changes: dict[str, str]) -> dict[str, Any]:
     words = ["python", "-m", "benchmarks.own_images", "--part", options.part, "--data-set", options.data_set]
     words += [] if options.data_set == DATA_SETS[0] else ["--data", "ROOT"]
     words += ["--seeds", *map(str, options.seeds)]
-    for option in ("split_seed", "base_epochs", "epochs", "backbone"):
-        value = getattr(options, option)
-        words += [] if value is None else [f"--{option.replace('_', '-')}", str(value)]
+    words += [] if options.split_seed is None else ["--split-seed", str(options.split_seed)]
+    for path, value in changes.items():
+        words += ["--set", f"{path}={value}"]
+    words += [] if options.backbone is None else ["--backbone", options.backbone]
     words += [] if options.baselines else ["--no-baselines"]
     return {
         "part": options.part,

@@ -43,7 +43,8 @@ def test_each_part_is_measured(
     monkeypatch.setenv("COMMIT", "abc")
     monkeypatch.setattr(own_images, "_NEW_CLASSES", {"cifar10": (2,)})
     words = ["--part", part, "--data-set", "cifar10", "--data", str(digits_as_cifar10), "--seeds", "0"]
-    words += ["--base-epochs", "1", "--epochs", "1", "--device", "cpu", "--backbone", "resnet8"]
+    words += ["--set", "base.training.epochs=1", "--set", "training.epochs=1"]
+    words += ["--device", "cpu", "--backbone", "resnet8"]
     words += ["--work", str(work), "--out", str(tmp_path)]
     own_images.main([*words, "--part", own_images.BASE])
     (base,) = (path for path in work.iterdir() if path.is_dir())
