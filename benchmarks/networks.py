@@ -276,6 +276,6 @@ def _from_package(package: str, make: Callable[[ModuleType], nn.Module]) -> nn.M
 
 
 def _efficientnet_lite0(size: int) -> Network:
-    build = partial(backbones.pretrained_efficientnet_lite0, head=True)
-    stock = partial(_seeded, partial(backbones.efficientnet_lite0, classes=1000), 1)
+    build = partial(backbones.pretrained_efficientnet_lite, "efficientnet-lite0-imagenet", head=True)
+    stock = partial(_seeded, partial(backbones.efficientnet_lite, 0, classes=1000), 1)
     return Network("efficientnet-lite0", "pretrained", build, _example(size), stock)

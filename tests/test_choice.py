@@ -26,7 +26,7 @@ def test_photographs_get_the_pretrained_network_as_it_is(installed: None, device
 
 
 @pytest.mark.parametrize(
-    ("size", "wished", "side"), [((64, 96), None, 160), ((300, 240), None, 240), ((64, 96), 128, 128)]
+    ("size", "wished", "side"), [((64, 96), None, 192), ((300, 240), None, 240), ((64, 96), 128, 128)]
 )
 def test_small_photographs_are_enlarged_unless_a_side_is_wished_for(
     installed: None, size: tuple[int, int], wished: int | None, side: int

@@ -80,7 +80,7 @@ def record(folder: Path) -> dict[str, Any]:
 
 
 def test_a_record_says_how_it_was_made(record: dict[str, Any]) -> None:
-    assert record["backbone"] == "efficientnet-lite0-imagenet" and record["side"] == 160
+    assert record["backbone"] == "efficientnet-lite2-imagenet" and record["side"] == 192
     assert record["commit"] == "abc"
     assert record["command"] == (
         "python -m benchmarks.photographs --data ROOT --seeds 0 --cases 2,8,2,10 3,6,2,9 "

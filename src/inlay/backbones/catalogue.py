@@ -5,9 +5,9 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from inlay.backbones.efficientnet_lite import efficientnet_lite0
+from inlay.backbones.efficientnet_lite import VERSIONS, efficientnet_lite
 from inlay.backbones.incremental_resnets import lucir_resnet32, pycil_resnet32, rebuffi_resnet32
-from inlay.backbones.pretrained import NAME, pretrained_efficientnet_lite0
+from inlay.backbones.pretrained import PRETRAINED, pretrained_efficientnet_lite
 from inlay.backbones.resnet import resnet
 from inlay.errors import InlayError
 
@@ -32,17 +32,23 @@ def _imagenet(projection: bool) -> _Builder:
     return builder
 
 
-def _efficientnet_lite0(in_channels: int, widening: int, generator: torch.Generator | None) -> nn.Module:
-    return efficientnet_lite0(in_channels, generator=generator)
+def _efficientnet_lite(version: int) -> _Builder:
+    def builder(in_channels: int, widening: int, generator: torch.Generator | None) -> nn.Module:
+        return efficientnet_lite(version, in_channels, generator=generator)
+
+    return builder
 
 
-def _pretrained_efficientnet_lite0(in_channels: int, widening: int, generator: torch.Generator | None) -> nn.Module:
-    if in_channels != 3:
-        raise InlayError(
-            f"{NAME} takes colour images of 3 channels, not {in_channels}: write "
-            f"efficientnet-lite0, which starts from random weights, or turn the images into colour."
-        )
-    return pretrained_efficientnet_lite0()
+def _pretrained(name: str) -> _Builder:
+    def builder(in_channels: int, widening: int, generator: torch.Generator | None) -> nn.Module:
+        if in_channels != 3:
+            raise InlayError(
+                f"{name} takes colour images of 3 channels, not {in_channels}: write "
+                f"{name.removesuffix('-imagenet')}, which starts from random weights, or turn the images into colour."
+            )
+        return pretrained_efficientnet_lite(name)
+
+    return builder
 
 
 _CATALOGUE: dict[str, _Builder] = {
@@ -57,8 +63,8 @@ _CATALOGUE: dict[str, _Builder] = {
     ),
     "resnet32-lucir": lambda in_channels, widening, generator: lucir_resnet32(in_channels, generator),
     "resnet32-pycil": lambda in_channels, widening, generator: pycil_resnet32(in_channels, generator),
-    "efficientnet-lite0": _efficientnet_lite0,
-    NAME: _pretrained_efficientnet_lite0,
+    **{f"efficientnet-lite{version}": _efficientnet_lite(version) for version in VERSIONS},
+    **{name: _pretrained(name) for name in PRETRAINED},
 }
 _WIDENABLE = frozenset({"resnet8", "resnet20", "resnet32"})
 
@@ -74,8 +80,8 @@ def build(name: str, in_channels: int = 3, generator: torch.Generator | None = N
     Args:
         name: One of `names()`; resnet8, resnet20 and resnet32 take a widening suffix, as in "resnet8x2".
         in_channels: Channels of the images.
-        generator: The only source of the initial weights, save those of "efficientnet-lite0-imagenet", which are not
-            drawn; None draws from torch's default CPU generator.
+        generator: The only source of the initial weights, save those of pretrained backbones, which are not drawn; None
+            draws from torch's default CPU generator.
 
     Raises:
         InlayError: If the name is unknown, in_channels is not positive or not what the pretrained backbone takes, or

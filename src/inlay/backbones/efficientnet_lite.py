@@ -1,7 +1,8 @@
-"""EfficientNet-Lite0: inverted residual blocks without squeeze-and-excitation, ReLU6 throughout."""
+"""EfficientNet-Lite: inverted residual blocks without squeeze-and-excitation, ReLU6 throughout."""
 
 import math
 from collections import OrderedDict
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 from inlay.backbones.initialisation import kaiming_normal_
 from inlay.errors import InlayError
 
-__all__ = ["InvertedResidual", "SamePadding", "efficientnet_lite0"]
+__all__ = ["VERSIONS", "InvertedResidual", "SamePadding", "efficientnet_lite"]
 
 
 class _Group(NamedTuple):
@@ -34,6 +35,18 @@ _GROUPS = (
 )
 _FEATURES = 1280
 _EPSILON = 1e-3
+_WIDTH_STEP = 8
+
+
+class _Scale(NamedTuple):
+    width: float
+    depth: float
+
+
+_SCALES = {0: _Scale(1.0, 1.0), 2: _Scale(1.1, 1.2)}
+
+VERSIONS = tuple(_SCALES)
+"""Versions that can be built; a higher one is wider and deeper."""
 
 
 class SamePadding(nn.Module):
@@ -110,16 +123,17 @@ class InvertedResidual(nn.Sequential):
         return hidden + images if self.residual else hidden
 
 
-def efficientnet_lite0(
-    in_channels: int = 3, classes: int | None = None, generator: torch.Generator | None = None
+def efficientnet_lite(
+    version: int, in_channels: int = 3, classes: int | None = None, generator: torch.Generator | None = None
 ) -> nn.Sequential:
-    """Build EfficientNet-Lite0 for images [N, in_channels, H, W] of any size, best 32x32 or more.
+    """Build an EfficientNet-Lite for images [N, in_channels, H, W] of any size, best 32x32 or more.
 
     Parts with weights are named as in the published ImageNet weights, see
-    `inlay.backbones.pretrained_efficientnet_lite0`. Like them it has a batch norm epsilon of 1e-3 and pads strided
+    `inlay.backbones.pretrained_efficientnet_lite`. Like them it has a batch norm epsilon of 1e-3 and pads strided
     convolutions as TensorFlow does. Dropout and stochastic depth, which serve long training from scratch, are left out.
 
     Args:
+        version: One of `VERSIONS`.
         in_channels: Channels of the images.
         classes: Number of logits; None leaves out the last linear layer.
         generator: The only source of the initial weights; None draws from torch's default CPU generator.
@@ -128,8 +142,10 @@ def efficientnet_lite0(
         A network that gives features [N, 1280], or logits [N, classes].
 
     Raises:
-        InlayError: If in_channels or classes is below 1.
+        InlayError: If the version is unknown, or in_channels or classes is below 1.
     """
+    if version not in _SCALES:
+        raise InlayError(f"There is no EfficientNet-Lite{version} here; write one of {', '.join(map(str, VERSIONS))}.")
     if in_channels < 1:
         raise InlayError(f"in_channels must be at least 1 (3 for colour, 1 for grey), not {in_channels}.")
     if classes is not None and classes < 1:
@@ -139,8 +155,9 @@ def efficientnet_lite0(
     parts["_conv_stem"] = _conv(in_channels, _STEM_WIDTH, 3, 2, generator=generator)
     parts["_bn0"] = nn.BatchNorm2d(_STEM_WIDTH, eps=_EPSILON)
     parts["relu0"] = nn.ReLU6()
-    parts["_blocks"] = _blocks(generator)
-    parts["_conv_head"] = _conv(_GROUPS[-1].width, _FEATURES, 1, generator=generator)
+    groups = _scaled(_SCALES[version])
+    parts["_blocks"] = _blocks(groups, generator)
+    parts["_conv_head"] = _conv(groups[-1].width, _FEATURES, 1, generator=generator)
     parts["_bn1"] = nn.BatchNorm2d(_FEATURES, eps=_EPSILON)
     parts["relu1"] = nn.ReLU6()
     parts["pool"] = nn.AdaptiveAvgPool2d(1)
@@ -150,9 +167,27 @@ def efficientnet_lite0(
     return nn.Sequential(parts)
 
 
-def _blocks(generator: torch.Generator | None) -> nn.Sequential:
+def _scaled(scale: _Scale) -> list[_Group]:
+    """Widen all groups and deepen those in between; stem, features and the depth of the first and the last are kept."""
+    inner = range(1, len(_GROUPS) - 1)
+    return [
+        group._replace(
+            width=_rounded(scale.width * group.width),
+            blocks=math.ceil(scale.depth * group.blocks) if place in inner else group.blocks,
+        )
+        for place, group in enumerate(_GROUPS)
+    ]
+
+
+def _rounded(width: float) -> int:
+    """Round to a multiple of 8 that is not more than a tenth too small."""
+    nearest = int(width + _WIDTH_STEP / 2) // _WIDTH_STEP * _WIDTH_STEP
+    return nearest if nearest >= 0.9 * width else nearest + _WIDTH_STEP
+
+
+def _blocks(groups: Sequence[_Group], generator: torch.Generator | None) -> nn.Sequential:
     blocks, channels = nn.Sequential(), _STEM_WIDTH
-    for group in _GROUPS:
+    for group in groups:
         for position in range(group.blocks):
             stride = group.stride if position == 0 else 1
             blocks.append(

@@ -10,7 +10,7 @@ from torch import nn
 
 from inlay.backbones import catalogue, timm_adapter, transformers_adapter
 from inlay.backbones.expectation import Expected
-from inlay.backbones.pretrained import EXPECTED, NAME, ROOTED, bare_features, check_package
+from inlay.backbones.pretrained import NAME, PRETRAINED, ROOTED, bare_features
 from inlay.errors import InlayError
 
 __all__ = ["FEW_FOR_SCRATCH", "FORMS", "Backbone", "begin", "check_name", "expected", "scratch_warning", "skeleton"]
@@ -89,10 +89,11 @@ def expected(backbone: str | nn.Module) -> Expected | None:
     if library is not None:
         return library.expected(spelled)
     catalogue.check_name(backbone)
-    if backbone != NAME:
+    published = PRETRAINED.get(backbone)
+    if published is None:
         return None
-    check_package()
-    return EXPECTED
+    published.check_package()
+    return published.expected
 
 
 def begin(
@@ -114,7 +115,7 @@ def begin(
         return Backbone(copy.deepcopy(backbone).cpu(), None)
     library, spelled = _parsed(backbone)
     if library is None:
-        architecture = dict(ROOTED) if backbone == NAME else None
+        architecture = dict(ROOTED) if backbone in PRETRAINED else None
         return Backbone(catalogue.build(backbone, in_channels, generator), backbone, expected(backbone), architecture)
     if in_channels != 3:
         raise InlayError(f"{backbone} takes images of 3 channels, not {in_channels}: turn the images into colour.")
@@ -137,8 +138,8 @@ def skeleton(name: str, in_channels: int, architecture: Mapping[str, Any] | None
     library, _ = _parsed(name)
     if library is not None and architecture is not None:
         return library.skeleton(architecture)
-    if name == NAME:
-        return bare_features(in_channels, rooted=architecture == ROOTED)
+    if name in PRETRAINED:
+        return bare_features(name, in_channels, rooted=architecture == ROOTED)
     return catalogue.build(name, in_channels, torch.Generator())
 
 
@@ -151,7 +152,7 @@ def scratch_warning(backbone: str | nn.Module, images: int, channels: int, side:
         channels: Their channels; no pretrained network here was made for grey images.
         side: Their shorter side; pictograms are unlike the photographs that networks are pretrained on.
     """
-    if not isinstance(backbone, str) or backbone == NAME or _parsed(backbone)[0] is not None:
+    if not isinstance(backbone, str) or backbone in PRETRAINED or _parsed(backbone)[0] is not None:
         return None
     if channels != 3 or side < _SMALLEST_PHOTOGRAPH or images >= FEW_FOR_SCRATCH:
         return None

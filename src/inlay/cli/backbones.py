@@ -1,7 +1,7 @@
 """The command that lists the networks."""
 
 from inlay.backbones import FORMS, names
-from inlay.backbones.pretrained import NAME
+from inlay.backbones.pretrained import PRETRAINED
 from inlay.cli.shown import console
 
 __all__ = ["backbones"]
@@ -13,7 +13,7 @@ def backbones() -> None:
     Example: inlay backbones
     """
     rows = {name: "from scratch" for name in names()}
-    rows[NAME] = 'pretrained on ImageNet, without network: pip install "inlay[pretrained]"'
+    rows |= dict.fromkeys(PRETRAINED, 'pretrained on ImageNet, without network: pip install "inlay[pretrained]"')
     rows["resnet8x2, …"] = "resnet8, resnet20 or resnet32, as many times wider as the number says"
     for spelling, what in FORMS.items():
         library = spelling.partition(":")[0]
