@@ -204,10 +204,11 @@ def _photograph_tables(records: list[Record]) -> list[str]:
             rows.append([*map(str, case), record["name"], base, *accuracies, *times, size])
     return [
         "Photographs of 64×64 pixels from Tiny-ImageNet, and the network that `inlay fit` chooses for them: "
-        "`efficientnet-lite0-imagenet`, frozen, with images enlarged to 160×160 (default), to 224×224 or not at all; "
-        "in the rows called trained, branches were trained beside it. There are few labelled images, part of which is "
-        "kept out of training as `inlay fit` does; then come unlabelled images of new classes alone, and the number of "
-        "classes is given. Classes and images are drawn by the seed.",
+        "`efficientnet-lite2-imagenet`, frozen, with images enlarged to 192×192 (default), to another size or not at "
+        "all; in the rows called trained, branches were trained beside it, and those called lite0 have "
+        "`efficientnet-lite0-imagenet`. There are few labelled images, part of which is kept out of training as "
+        "`inlay fit` does; then come unlabelled images of new classes alone, and the number of classes is given. "
+        "Classes and images are drawn by the seed.",
         "The weights were learned from ImageNet, which has all of these classes with labels, the new ones too, and "
         "maybe these very photographs: expect less for kinds that ImageNet does not have.",
         _table(rows),

@@ -4,20 +4,22 @@
 
 ROOT holds Tiny-ImageNet. A case is a number of known classes, labelled images of each, new classes, unlabelled images
 of each; classes and images are drawn by the seed. Network, size and settings are those that `inlay fit` chooses for
-photographs, changed by --size and --set. A seed is written as soon as all its cases are measured, and one that was
-measured with the same options by the same code is not measured again.
+photographs, changed by --backbone, --size and --set. A seed is written as soon as all its cases are measured, and one
+that was measured with the same options by the same code is not measured again.
 """
 
 import argparse
 import shlex
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from benchmarks.own_images_record import origin, runs_before
 
+from inlay import backbones
 from inlay.backbones.pretrained import NAME
 from inlay.bench.datasets import benchmark
 from inlay.bench.records import sizes_of
@@ -104,6 +106,8 @@ def drawn(train: ImageSet, test: ImageSet, case: Case, seed: int, side: int | No
 def _measure(options: argparse.Namespace) -> None:
     data = benchmark(DATA_SET)
     place, choice = data.find(options.data), chosen_network(data.side, options.device, options.size)
+    choice = replace(choice, backbone=options.backbone or choice.backbone)
+    backbones.check_name(choice.backbone)
     changes = {**choice.changes, **read_changes(options.changes)}
     record = _new_record(options, choice, changes)
     # A setting that does not exist is refused before images are read.
@@ -163,6 +167,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
     add("--cases", type=_case, nargs="+", default=list(CASES), metavar="KNOWN,LABELLED,NEW,UNLABELLED")
     add("--set", dest="changes", action="append", default=[], help="change a setting, as in `inlay fit`")
+    add("--backbone", help="another network, left as it is too")
     add("--size", type=int, help="side of the images, as in `inlay fit`")
     add("--name", default="default", help="what the settings are called, in the name of the file and in the table")
     add("--device", default="cpu", help='"auto", "cpu" or "cuda"')
@@ -183,8 +188,8 @@ def _new_record(options: argparse.Namespace, choice: Choice, changes: Mapping[st
         words += ["--cases", *(",".join(map(str, case)) for case in options.cases)]
     for change in options.changes:
         words += ["--set", change]
-    if options.size is not None:
-        words += ["--size", str(options.size)]
+    words += [] if options.backbone is None else ["--backbone", options.backbone]
+    words += [] if options.size is None else ["--size", str(options.size)]
     return {
         "part": PART,
         "data_set": DATA_SET,

@@ -118,6 +118,15 @@ def test_other_settings_are_measured_anew(root: Path, tmp_path: Path, record: di
     assert after["runs"][0]["cases"][0]["scores"] == record["runs"][0]["cases"][0]["scores"]
 
 
+def test_another_network_is_measured_as_it_is(root: Path, tmp_path: Path) -> None:
+    name = "efficientnet-lite0-imagenet"
+    words = ["--cases", "2,8,2,10", "--backbone", name, "--size", "64"]
+    record = _measured([*_words(root, tmp_path), *words], tmp_path)
+    assert (record["backbone"], record["side"]) == (name, 64)
+    assert f"--backbone {name} --size 64" in record["command"]
+    assert record["settings"]["branch.gate"] == "frozen" and len(record["runs"]) == 1
+
+
 def test_classes_and_images_are_drawn_by_the_seed(images: tuple[ImageSet, ImageSet]) -> None:
     train, test = images
     stages = drawn(train, test, Case(2, 8, 2, 6), seed=1)
