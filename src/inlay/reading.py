@@ -14,13 +14,16 @@ from inlay.review.wording import counted
 __all__ = ["left_out", "read_images"]
 
 
-def read_images(source: Any, progress: Progress, *, stream: bool | None, **options: Any) -> Images:
+def read_images(
+    source: Any, progress: Progress, *, stream: bool | None, tell_left_out: bool = True, **options: Any
+) -> Images:
     """Read images; with several processes the others find in the cache what the main one has decoded.
 
     Args:
         source: Anything that `inlay.data.load` reads.
         progress: Receiver of news.
         stream: Whether images stay on disk, see `inlay.data.open_images`.
+        tell_left_out: Say how many images could not be read.
         options: Other options of `inlay.data.open_images`.
 
     Raises:
@@ -30,7 +33,7 @@ def read_images(source: Any, progress: Progress, *, stream: bool | None, **optio
     memory = world.share(_memory_of_a_process()) if world.parallel else None
     with world.main_first(), counting(progress, "reading images") as report:
         images = open_images(source, on_progress=report, stream=stream, memory=memory, **options)
-    if images.skipped:
+    if images.skipped and tell_left_out:
         progress.note(left_out(images.skipped))
     return images
 

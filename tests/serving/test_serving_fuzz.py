@@ -6,7 +6,7 @@ from urllib.parse import quote_from_bytes
 
 from starlette.testclient import TestClient
 
-REQUESTS = 300
+REQUESTS = 1000
 PIECES = [
     b"",
     b"\x00",

@@ -105,7 +105,9 @@ def find_images(knowledge: Knowledge, source: Any, progress: Progress) -> tuple[
     """
     place = str(folder_of_stage(knowledge)) if source is None else source
     form = knowledge.form
-    read = read_images(place, progress, stream=None, size=form.size, channels=form.channels, skip_bad=True, cache=True)
+    # Images that cannot be read were in no stage, so they are not missed here.
+    options = {"size": form.size, "channels": form.channels, "skip_bad": True, "cache": True}
+    read = read_images(place, progress, stream=None, tell_left_out=False, **options)
     found = StageImages(knowledge, read, str(place) if isinstance(place, str) else "what was given")
     if len(found.found) < len(found):
         progress.note(f"Found {len(found.found):,} of the {len(found):,} images of stage {knowledge.record.index}.")
