@@ -1,4 +1,5 @@
 import gc
+import warnings
 import weakref
 from collections.abc import Mapping
 from types import SimpleNamespace
@@ -13,7 +14,7 @@ from torch.nn import functional
 
 from inlay.engine import step as step_module
 from inlay.engine.batch import Batch
-from inlay.engine.step import Pace, Stepper, chosen_pace
+from inlay.engine.step import Pace, Stepper, chosen_pace, quiet_compiler
 from inlay.engine.work import Work
 from inlay.engine.world import World
 from inlay.errors import InlayError
@@ -178,6 +179,16 @@ def test_a_machine_that_cannot_compile_is_told_what_helps() -> None:
         pytest.raises(InlayError, match=r"pace=compile \(.*\); write --set base\.training\.pace=eager\.$"),
     ):
         stepper(_batch(1), WEIGHTS, 0.1)
+
+
+def test_what_the_compiler_says_of_its_choices_is_kept_back() -> None:
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        with quiet_compiler():
+            for module in ("torch._inductor.compile_fx", "torch._inductor.lowering", "torch._inductors", "somewhere"):
+                warnings.warn_explicit(module, UserWarning, "file.py", 1, module=module)
+        warnings.warn_explicit("afterwards", UserWarning, "file.py", 1, module="torch._inductor.lowering")
+    assert [str(warning.message) for warning in said] == ["torch._inductors", "somewhere", "afterwards"]
 
 
 def test_a_stepper_that_is_closed_is_freed_at_once() -> None:

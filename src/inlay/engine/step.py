@@ -1,6 +1,7 @@
 """One optimiser step: eager, compiled, or recorded once and replayed."""
 
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
@@ -15,7 +16,7 @@ from inlay.engine.work import Work
 from inlay.engine.world import World
 from inlay.errors import InlayError
 
-__all__ = ["Pace", "Stepper", "chosen_pace"]
+__all__ = ["Pace", "Stepper", "chosen_pace", "quiet_compiler"]
 
 Pace = Literal["eager", "graph", "compile"]
 
@@ -121,7 +122,7 @@ class Stepper:
         """
         self._set(weights, rate)
         if self.ready_at is None:
-            with self._failures_in_words():
+            with self._failures_in_words(), quiet_compiler():
                 self._advance(batch)
         else:
             self._advance(batch)
@@ -213,6 +214,14 @@ class Stepper:
         if self.values.is_cuda:
             torch.cuda.synchronize()
         self.ready_at = time.monotonic()
+
+
+@contextmanager
+def quiet_compiler() -> Iterator[None]:
+    """Keep back what torch's compiler says of its choices, on which nobody who trains can act."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", module=r"torch\._inductor\.")
+        yield
 
 
 @cache
