@@ -98,7 +98,7 @@ def test_images_are_compared_with_each_other_where_some_were_kept_out() -> None:
     again = sort_pile(known, features, calibration, ERROR)
     assert torch.equal(again.scores, pile.scores) and torch.equal(again.new, pile.new)
     alone = sort_pile(known, known.features(old), calibration, ERROR)
-    assert not alone.in_company and not alone.has_new
+    assert alone.in_company and not alone.has_new
 
 
 def test_nothing_new_is_found_where_nothing_is() -> None:
@@ -106,6 +106,24 @@ def test_nothing_new_is_found_where_nothing_is() -> None:
     pile = sort_pile(known, known.features(digits(KNOWN, 140, 177)), calibration, ERROR)
     assert not pile.has_new
     assert pile.share.low == 0
+
+
+def test_a_comparison_of_images_decides_whether_anything_is_new() -> None:
+    plain, calibration = _known()
+    held_out, old = digits(KNOWN, 100, 140), digits(KNOWN, 140, 177)
+    assert held_out.labels is not None
+    known = replace(plain, settings=plain.settings.changed({"branch.gate": "frozen"}))
+    known = known.referring_to(known.features(held_out), held_out.labels)
+    # Known images that were kept out happened to be nearer to the rest than those of the pile are.
+    lucky = replace(calibration, known_scores=tuple(score - 1.0 for score in calibration.known_scores))
+    first, pile = (sort_pile(each, plain.features(old), lucky, ERROR) for each in (plain, known))
+    assert first.has_new and first.share.low > 0
+    assert pile.in_company and not pile.has_new
+    # So few that the images judged one by one do not show them.
+    both = torch.cat([known.features(old), known.features(digits(NEW[:1], 0, 12))])
+    first, pile = (sort_pile(each, both, calibration, ERROR) for each in (plain, known))
+    assert first.share.low == 0 and not first.has_new
+    assert pile.in_company and pile.has_new
 
 
 def test_after_a_stage_replayed_features_stand_for_held_out_ones() -> None:

@@ -11,7 +11,7 @@ from inlay.discovery.class_count_interval import ClassCount
 from inlay.discovery.class_graph import count_by_graph
 from inlay.discovery.class_spread import count_by_spread
 from inlay.discovery.foreign import foreign_limit
-from inlay.discovery.groups import LEAST_NEWNESS, newness, threshold_in_company
+from inlay.discovery.groups import LEAST_NEWNESS, newness, stands_out, threshold_in_company
 from inlay.discovery.second_look import second_look
 from inlay.discovery.statistics import ClassStatistics
 from inlay.discovery.triage import (
@@ -39,6 +39,10 @@ _COMPANY = 10
 _LONELY_ERROR = 0.02
 # New groups are looked for among images that look newer than this share of known ones.
 _USUAL = 0.6
+# A few new images do not show in the share of those that look new alone. They are looked for as if there were so many.
+_LEAST_SHARE = 0.1
+# Standard errors by which new images must exceed chance: where images judged alone tell the same, and where not.
+_ERRORS_TOGETHER, _ERRORS_ALONE = 1.96, 3.0
 # What an image looks like by itself decides between those whose company says the same.
 _TIE = 0.01
 
@@ -55,6 +59,7 @@ class SortedPile:
         share: Estimated share of new images.
         error: Share of known images that are promised not to be taken for new or neither.
         in_company: Whether the images were compared with each other, and not only with what is known.
+        stands_out: Whether that comparison finds more new images than chance explains.
     """
 
     scores: Tensor
@@ -64,11 +69,13 @@ class SortedPile:
     share: ShareEstimate
     error: float
     in_company: bool = False
+    stands_out: bool = False
 
     @property
     def has_new(self) -> bool:
         """Whether more images are new than errors among known ones explain."""
-        return self.share.low > 0 and int(self.new.sum()) > 1
+        more = self.stands_out if self.in_company else self.share.low > 0
+        return more and int(self.new.sum()) > 1
 
 
 def calibrated(knowledge: Knowledge, features: Tensor, labels: Tensor, error: float) -> Calibration:
@@ -104,8 +111,8 @@ def sort_pile(knowledge: Knowledge, features: Tensor, calibration: Calibration, 
     for the network as it is now; then features drawn from the statistics stand for them, stretched as they had to be
     after the base stage.
 
-    Where features of images that were kept out are at hand and something is new, images are then compared with each
-    other, which finds more of what is new.
+    Where features of images that were kept out are at hand, images are then compared with each other, which finds more
+    of what is new, and tells better whether anything is.
 
     Args:
         knowledge: What is known.
@@ -127,7 +134,7 @@ def sort_pile(knowledge: Knowledge, features: Tensor, calibration: Calibration, 
     known, new, neither = Triage(threshold, error, limit).split(scores, lonely)
     foreign = scores > foreign_limit(scores, threshold)
     pile = SortedPile(scores, known, new & ~foreign, neither | foreign, share, error)
-    if knowledge.reference is None or not pile.has_new:
+    if knowledge.reference is None:
         return pile
     return _compared(knowledge, features, knowledge.reference.features, known_scores, pile)
 
@@ -207,14 +214,15 @@ def _compared(
     if not bool(looks_new.any()):
         return pile
     randomness = generator(_seed(knowledge), "groups", device=features.device)
-    found = newness(
-        features[seen], reference, knowledge.statistics, looks_new, laid_in > _USUAL, pile.share.share, randomness
-    )
-    threshold = max(LEAST_NEWNESS, threshold_in_company(found.reference.double() + _TIE * laid_in, pile.error))
+    share = max(_LEAST_SHARE, pile.share.share)
+    found = newness(features[seen], reference, knowledge.statistics, looks_new, laid_in > _USUAL, share, randomness)
+    in_pile, in_reference = found.pile.double() + _TIE * usual, found.reference.double() + _TIE * laid_in
+    threshold = max(LEAST_NEWNESS, threshold_in_company(in_reference, pile.error))
     scores = torch.full_like(pile.scores, 1 + _TIE)
-    scores[seen] = (found.pile.double() + _TIE * usual).to(scores)
+    scores[seen] = in_pile.to(scores)
     new = seen & (scores > threshold)
-    return replace(pile, scores=scores, new=new, known=seen & ~new, in_company=True)
+    surely = stands_out(in_pile, in_reference, threshold, _ERRORS_TOGETHER if pile.share.low > 0 else _ERRORS_ALONE)
+    return replace(pile, scores=scores, new=new, known=seen & ~new, in_company=True, stands_out=surely)
 
 
 def _replayed(knowledge: Knowledge) -> Tensor:

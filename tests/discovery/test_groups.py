@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from inlay.discovery import groups
-from inlay.discovery.groups import newness, threshold_in_company
+from inlay.discovery.groups import newness, stands_out, threshold_in_company
 from inlay.discovery.statistics import ClassStatistics, class_statistics
 from inlay.discovery.triage import calibrate_threshold
 from inlay.discovery.whitening import known_metric
@@ -188,3 +188,21 @@ def test_one_odd_image_among_thirty_does_not_put_all_others_below_the_threshold(
     scores = torch.cat([torch.zeros(29), torch.ones(1)])
     assert threshold_in_company(scores, 0.05) == 0
     assert calibrate_threshold(scores, 0.05) == 1
+
+
+@pytest.mark.parametrize(("above", "enough"), [(7, False), (8, True)])
+def test_what_stands_out_by_hand(above: int, enough: bool) -> None:
+    # Beside 5 of 100, 7 of 50 are .09 more, and the limit is 1.96 √(.08 · .92 · .03) = .092; 8 are .11, and it is .096.
+    pile = torch.cat([torch.ones(above), torch.zeros(50 - above)])
+    reference = torch.cat([torch.ones(5), torch.zeros(95)])
+    assert stands_out(pile, reference, 0.5, 1.96) is enough
+    assert not stands_out(pile, pile, 0.5, 1.96) and not stands_out(pile, reference, 1.0, 1.96)
+    assert stands_out(pile, reference, 0.5, 1.0) and not stands_out(pile, reference, 0.5, 3.0)
+
+
+def test_chance_stands_out_in_one_of_forty_piles() -> None:
+    piles, images, known = 2000, 300, 200
+    drawn = _normal(piles, images + known, seed=5)
+    found = [stands_out(row[:images], row[images:], 1.5, 1.96) for row in drawn]
+    # Three standard errors about a fortieth.
+    assert abs(sum(found) / piles - 0.025) < 3 * (0.025 * 0.975 / piles) ** 0.5

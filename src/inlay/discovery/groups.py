@@ -8,6 +8,7 @@ pile alone is new. And as the images laid in are treated like the pile, they tel
 new. Where groups begin is chance, so this is done several times over, and what is found is averaged.
 """
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -18,7 +19,7 @@ from inlay.discovery.statistics import ClassStatistics
 from inlay.discovery.triage import calibrate_threshold
 from inlay.discovery.whitening import known_metric
 
-__all__ = ["LEAST_NEWNESS", "Newness", "newness", "threshold_in_company"]
+__all__ = ["LEAST_NEWNESS", "Newness", "newness", "stands_out", "threshold_in_company"]
 
 _LOOKS = 5
 
@@ -155,6 +156,26 @@ def threshold_in_company(reference: Tensor, error: float) -> float:
     if count - 1 < rank <= count and 0 < round(rank) < count:
         return float(reference.double().kthvalue(round(rank)).values)
     return calibrate_threshold(reference, error)
+
+
+def stands_out(pile: Tensor, reference: Tensor, threshold: float, errors: float) -> bool:
+    """Say whether more of a pile is new than chance explains: of known images, some are as new.
+
+    The shares above the threshold, k / N of the pile and r / n of the reference, are compared as those of two samples:
+    with p = (k + r) / (N + n), the standard error of their difference is √(p (1 - p) (1 / N + 1 / n)). Without a new
+    class it is exceeded 1.96 times in one of forty piles, and three times in one of seven hundred.
+
+    Args:
+        pile: Newness of the images of the pile, [N], N above 0.
+        reference: Newness of the reference images, [n], n above 0.
+        threshold: Newness above which an image is new.
+        errors: Standard errors that the difference must exceed.
+    """
+    above = [(values > threshold).double().mean().item() for values in (pile, reference)]
+    sizes = [len(pile), len(reference)]
+    both = sum(share * size for share, size in zip(above, sizes, strict=True)) / sum(sizes)
+    error = math.sqrt(both * (1 - both) * sum(1 / size for size in sizes))
+    return above[0] - above[1] > errors * error
 
 
 @dataclass(frozen=True, eq=False)
