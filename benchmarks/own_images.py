@@ -1,4 +1,4 @@
-"""Measure class count, triage and forgetting meter: benchmarks/results/own-images/PART-DATASET.json.
+"""Measure class count, triage, few new images, forgetting meter: benchmarks/results/own-images/PART-DATASET.json.
 
     python -m benchmarks.own_images --part count --data-set demo [--seeds 0 1 2 3 4]
     python -m benchmarks.own_images --part triage --data-set cifar100 --data ROOT --device cuda
@@ -15,6 +15,7 @@ from typing import Any, get_args
 
 from benchmarks.own_images_cases import DATA_SETS, Case, DataSet, prepared
 from benchmarks.own_images_count import ERROR, count_rows
+from benchmarks.own_images_few import few_rows
 from benchmarks.own_images_forgetting import forgetting_row
 from benchmarks.own_images_record import origin, runs_before
 from benchmarks.own_images_triage import triage_row
@@ -23,7 +24,7 @@ from inlay.cli.options import read_changes
 
 __all__ = ["PARTS", "main"]
 
-PARTS = ("count", "triage", "forgetting")
+PARTS = ("count", "triage", "few", "forgetting")
 BASE = "base"
 RESULTS = Path(__file__).parent / "results" / "own-images"
 
@@ -89,6 +90,8 @@ def _measured(options: argparse.Namespace, seed: int, changes: dict[str, str]) -
     said = {"self_test": _self_test(case)}
     if options.part == "count":
         return said | {"piles": count_rows(case, _NEW_CLASSES[options.data_set], options.baselines)}
+    if options.part == "few":
+        return said | {"piles": few_rows(case, ERROR)}
     return said | (triage_row(case, ERROR) if options.part == "triage" else forgetting_row(case))
 
 

@@ -90,6 +90,10 @@ def _check(part: str, run: dict[str, Any]) -> None:
         assert set(run["auroc"]) == {"ours", "softmax", "energy"}
         assert all(sum(shares.values()) == pytest.approx(1) for shares in run["foreign"].values())
         assert 0 <= run["stage"]["oracle"]["all"] <= 1
+    elif part == "few":
+        # Of 150 and n images n are a fiftieth, a twentieth, a tenth.
+        assert [(pile["old_images"], pile["new_images"]) for pile in run["piles"]] == [(150, 3), (150, 8), (150, 17)]
+        assert all(0 <= pile[share] <= 1 for pile in run["piles"] for share in ("new_found", "known_error"))
     else:
         assert run["truth"] == pytest.approx(run["accuracy_before"] - run["accuracy_after"])
 

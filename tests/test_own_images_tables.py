@@ -77,6 +77,19 @@ def test_a_stage_that_found_nothing_counts_as_wrong(tmp_path: Path) -> None:
     assert _cells(foreign)["neither"] == "75.0 ± 0.0"
 
 
+def test_piles_in_which_few_images_are_noticed_are_counted(tmp_path: Path) -> None:
+    pile = {"share": 0.02, "new_images": 3, "noticed": True, "noticed_alone": False}
+    runs = [
+        {"piles": [{**pile, "new_found": 0.5, "known_error": 0.01}]},
+        {"piles": [{**pile, "noticed": False, "new_found": 0.7, "known_error": 0.03}]},
+    ]
+    _write(tmp_path, "few", runs)
+    row = _cells(tables.sections(tmp_path)[2])
+    assert (row["new images"], row["of the pile"]) == ("3", "2 %")
+    assert (row["noticed"], row["noticed, images judged alone"]) == ("1 of 2", "0 of 2")
+    assert (row["new found"], row["known taken for something else"]) == ("60.0 ± 14.1", "2.0 ± 1.4")
+
+
 def test_a_walk_shows_counts_scores_and_times(tmp_path: Path) -> None:
     stage = {"truth": 10, "estimate": 9, "low": 7, "high": 12, "pile": 7000, "known": 1900, "new": 5000, "neither": 100}
     stage["scores"] = {"old": 0.7, "new": 0.55, "all": 0.66}  # type: ignore[assignment]
