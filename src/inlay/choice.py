@@ -12,7 +12,7 @@ from inlay.data.pixels import Size
 __all__ = ["Choice", "choose_network", "choose_share", "suits_pretrained"]
 
 _SMALLEST_PHOTOGRAPH = 32
-# The pretrained network was trained on 260. On small photographs 192 was within a point of 224, and 160 two points worse.
+# The pretrained network was trained on 260. On small photographs 192 was within a point of 224, 160 two points below.
 _LEAST_SIDE = 192
 # Its features are good to begin with: training branches on a few photographs made them no better, and took most of
 # the time. There are more features than images of a class, so classes share their correlations, and what is made of
