@@ -8,10 +8,10 @@ from benchmarks.own_images_cases import Case
 from inlay.engine.randomness import generator
 from inlay.piles import sort_pile
 
-__all__ = ["CLASSES", "SHARES", "few_rows"]
+__all__ = ["SHARES", "few_rows"]
 
 SHARES = (0.02, 0.05, 0.1)
-CLASSES = 2
+_CLASSES = 2
 
 
 def few_rows(case: Case, error: float) -> list[dict[str, Any]]:
@@ -25,7 +25,7 @@ def few_rows(case: Case, error: float) -> list[dict[str, Any]]:
         For each of `SHARES`, which new images have in the pile: whether anything new is noticed, with images compared
         with each other where the network allows it, and judged one by one; and how the images are sorted.
     """
-    new = case.new.of_classes(case.new.class_names[:CLASSES])
+    new = case.new.of_classes(case.new.class_names[:_CLASSES])
     old_features, new_features = (case.knowledge.features(part.without_labels()) for part in (case.old_test, new))
     order = torch.randperm(len(new), generator=generator(case.seed, "few new images"))
     rows = []
