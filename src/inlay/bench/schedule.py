@@ -23,8 +23,18 @@ _OUR_BASE: Mapping[str, Any] = {"base.training.batch": 512, "base.training.learn
 # ask for many features by themselves; with few of them, the contrastive term has to keep what they do not ask for.
 _OUR_BASES: Mapping[str, Mapping[str, Any]] = {
     "cifar10": {"base.view": "weak-policy", "base.training.epochs": 120},
-    "cifar100": {"base.view": "weak-policy", "base.contrastive": 0.0, "base.training.epochs": 120},
-    "tinyimagenet": {"base.view": "weak-crop-policy", "base.contrastive": 0.0, "base.training.epochs": 60},
+    "cifar100": {
+        "base.view": "weak-policy",
+        "base.contrastive": 0.0,
+        "base.rotation": 1.0,
+        "base.training.epochs": 120,
+    },
+    "tinyimagenet": {
+        "base.view": "weak-crop-policy",
+        "base.contrastive": 0.0,
+        "base.rotation": 1.0,
+        "base.training.epochs": 60,
+    },
 }
 _STAGE_EPOCHS: Mapping[str, int] = {"cifar10": 30, "cifar100": 60, "tinyimagenet": 30}
 _PUBLISHED_STAGE_EPOCHS = 200
