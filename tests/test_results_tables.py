@@ -69,15 +69,17 @@ def test_the_readme_quotes_the_runs(folder: Path, label: str, title: str) -> Non
         assert _line(section, **{"": title})[name] == all_classes.replace("(1)", "(1 seed)").replace("(3)", "(3 seeds)")
 
 
-def test_the_readme_says_where_a_frozen_network_was_better() -> None:
-    runs = [run for run in read_runs(results_tables.TUNING) if (run.base, run.split) == ("reference", FIRST)]
+def test_the_readme_says_where_a_frozen_network_was_as_good() -> None:
+    runs = [
+        run for run in read_runs(results_tables.RUNS) if (run.base, run.split, run.steps) == ("reference", FIRST, 1)
+    ]
     frozen, ours = (
         [run.facts["metrics"]["all"] for run in row(runs, label=label, dataset="cifar100")]
-        for label in ("frozen-before", "inlay-before")
+        for label in ("frozen", "inlay")
     )
     readme = (results_tables.ROOT / "README.md").read_text(encoding="utf-8")
-    assert f"a frozen network was better on CIFAR-100 ({100 * frozen[0]:.1f}, one seed)" in readme
-    assert len(frozen) == 1 and frozen[0] > max(ours)
+    assert f"a frozen network is as good on CIFAR-100 ({100 * frozen[0]:.1f}, one seed)" in readme
+    assert len(frozen) == 1 and abs(frozen[0] - ours[0]) < 0.005
 
 
 def test_runs_that_decided_settings_are_shown_with_what_they_changed(tmp_path: Path) -> None:

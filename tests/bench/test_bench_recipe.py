@@ -67,19 +67,19 @@ def test_reference_base_stage_is_compressed_with_later_decays(dataset: str, epoc
 
 
 @pytest.mark.parametrize(
-    ("dataset", "epochs", "view", "contrastive"),
+    ("dataset", "epochs", "view", "contrastive", "rotation"),
     [
-        ("cifar10", 120, "weak-policy", 1.0),
-        ("cifar100", 120, "weak-policy", 0.0),
-        ("tinyimagenet", 60, "weak-crop-policy", 0.0),
+        ("cifar10", 120, "weak-policy", 1.0, 0.0),
+        ("cifar100", 120, "weak-policy", 0.0, 1.0),
+        ("tinyimagenet", 60, "weak-crop-policy", 0.0, 1.0),
     ],
 )
 def test_our_base_stage_has_larger_batches_and_stronger_views(
-    dataset: str, epochs: int, view: str, contrastive: float
+    dataset: str, epochs: int, view: str, contrastive: float, rotation: float
 ) -> None:
     own = preset("inlay").base
     training = dataclasses.replace(own.training, epochs=epochs, batch=512, learning_rate=0.2)
-    expected = dataclasses.replace(own, training=training, view=view, contrastive=contrastive)
+    expected = dataclasses.replace(own, training=training, view=view, contrastive=contrastive, rotation=rotation)
     assert settings_of(Run("adm", dataset, 0, base="ours")).base == expected
 
 
@@ -129,3 +129,5 @@ def test_recipe_in_words() -> None:
     assert base_text(settings_of(Run("adm", "cifar10", 0))) == (
         "cross-entropy 1 on weak views; 60 epochs, batch 128, learning rate 0.1, step at 0.7, 0.9, weight decay 0.0001"
     )
+    turned = base_text(settings_of(Run("inlay", "cifar100", 0, base="ours")))
+    assert turned.startswith("cross-entropy 1 on weak-policy views, quarter turns 1; 120 epochs, batch 512")

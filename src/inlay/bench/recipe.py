@@ -67,6 +67,8 @@ def base_text(settings: Settings) -> str:
     losses = f"cross-entropy {base.cross_entropy:g} on {base.view} views"
     if base.contrastive:
         losses += f", contrastive {base.contrastive:g} on {base.contrastive_view} views at {base.temperature:g}"
+    if base.rotation:
+        losses += f", quarter turns {base.rotation:g}"
     return f"{losses}; {schedule_text(base.training)}"
 
 
