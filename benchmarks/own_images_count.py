@@ -77,7 +77,7 @@ def _counted_among_old(case: Case) -> dict[str, Any]:
     pile = sort_pile(case.knowledge, features, case.calibration, ERROR)
     found = {"estimate": 0, "low": 0, "high": 0, "loose": False}
     if pile.has_new:
-        count = count_new_classes(case.knowledge, features[pile.new], case.calibration, case.seed)
+        count = count_new_classes(case.knowledge, features[pile.new], case.calibration.after_sorting, case.seed)
         found = {"estimate": count.estimate, "low": count.low, "high": count.high, "loose": count.loose}
     return {"images": len(features), **found, "seconds": time.monotonic() - began}
 

@@ -1,8 +1,8 @@
 """What a run knows of its own errors: measured while labelled images were at hand, then kept."""
 
 import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from inlay.discovery.class_count_interval import UNCALIBRATED, Widening
@@ -10,7 +10,7 @@ from inlay.discovery.class_count_interval import calibrate as widening_of
 from inlay.discovery.forgetting import Correction, fit_correction
 from inlay.errors import InlayError
 
-__all__ = ["Calibration", "HiddenTrial"]
+__all__ = ["Calibration", "HiddenTrial", "believed_spread"]
 
 _CLASSES_TO_BELIEVE_HALF = 4
 
@@ -21,13 +21,16 @@ class HiddenTrial:
 
     Attributes:
         hidden: Names of the hidden classes.
-        estimate: Estimated number of them.
+        estimate: Estimated number of them, from their images alone.
         auroc: Probability that an image of a hidden class scores newer than one of a known class.
         known_error: Share of known images that were taken for new.
         new_found: Share of the images of hidden classes that were taken for new.
         estimated_drop: Estimated drop in accuracy on the known classes by the discovery stage.
         true_drop: The drop on images that were kept out of training.
         spread: How much looser the hidden classes were than expected; see `relative_spread`.
+        sorted_estimate: Estimated number of them from what sorting took for new; None where the network stays as it is,
+            as there the count does not depend on it.
+        sorted_spread: How loose what sorting took for new was, likewise.
     """
 
     hidden: tuple[str, ...]
@@ -38,6 +41,25 @@ class HiddenTrial:
     estimated_drop: float
     true_drop: float
     spread: float = 1.0
+    sorted_estimate: int | None = None
+    sorted_spread: float | None = None
+
+    @property
+    def after_sorting(self) -> "HiddenTrial":
+        """The trial, with what it taught of piles that are sorted in place of those that are all new."""
+        if self.sorted_estimate is None or self.sorted_spread is None:
+            return self
+        return replace(self, estimate=self.sorted_estimate, spread=self.sorted_spread)
+
+
+def believed_spread(measured: Sequence[tuple[int, float]]) -> float:
+    """Return how much looser than expected new classes are taken to be: the more were hidden, the more is believed.
+
+    Args:
+        measured: Of each trial, the number of hidden classes and how much looser these were; without any it is 1.
+    """
+    total = sum(classes * math.log(spread) for classes, spread in measured)
+    return math.exp(total / (sum(classes for classes, _ in measured) + _CLASSES_TO_BELIEVE_HALF))
 
 
 @dataclass(frozen=True)
@@ -64,10 +86,13 @@ class Calibration:
 
     @property
     def spread(self) -> float:
-        """How much looser than expected new classes are: what was measured, the more believed the more were hidden."""
-        hidden = sum(len(trial.hidden) for trial in self.trials)
-        total = sum(len(trial.hidden) * math.log(trial.spread) for trial in self.trials)
-        return math.exp(total / (hidden + _CLASSES_TO_BELIEVE_HALF))
+        """How much looser than expected new classes are taken to be."""
+        return believed_spread([(len(trial.hidden), trial.spread) for trial in self.trials])
+
+    @property
+    def after_sorting(self) -> "Calibration":
+        """The same for piles that are sorted: sorting finds the images that lie together, and some that are not new."""
+        return replace(self, trials=tuple(trial.after_sorting for trial in self.trials))
 
     @property
     def correction(self) -> Correction:

@@ -12,7 +12,7 @@ from inlay.discovery.forgetting import (
     Correction,
     ForgettingEstimate,
     estimated_forgetting,
-    measured_forgetting,
+    forgetting_on,
 )
 from inlay.engine.progress import counting
 from inlay.engine.randomness import derive_seed, generator
@@ -110,8 +110,10 @@ def discover_in_pile(
         return None
     classes = search.classes
     if classes is None:
-        looks_new = features if pile is None else features[pile.new]
-        classes = _counted(looks_new, knowledge, calibration, found, workshop)
+        looks_new, taught = features, calibration
+        if pile is not None and calibration is not None:
+            looks_new, taught = features[pile.new], calibration.after_sorting
+        classes = _counted(looks_new, knowledge, taught, found, workshop)
     if pile is not None:
         pile = look_again(knowledge, features, pile, classes)
         found |= _told(pile, images)
@@ -126,7 +128,9 @@ def discover_in_pile(
 def forgetting_of(before: Knowledge, after: Knowledge, correction: Correction | None = None) -> ForgettingEstimate:
     """Estimate the drop in accuracy on the classes known before a stage, without images.
 
-    Where the network stays as it is, it is measured on images of base classes that were kept out of training.
+    It is told on features of images of base classes that were kept out of training, where a run has them. Those of a
+    network that the stage has left as it was are true, and nothing is corrected. Without such features it is estimated
+    on features drawn from the class statistics, which misses most of what images lose that lie far out in their class.
 
     Raises:
         InlayError: If one of the heads is not a joint one.
@@ -134,8 +138,9 @@ def forgetting_of(before: Knowledge, after: Knowledge, correction: Correction | 
     if not all(isinstance(knowledge.head, nn.Linear) for knowledge in (before, after)):
         raise InlayError("Forgetting can be estimated with a joint head only; choose another method.")
     if before.reference is not None and after.reference is not None:
-        held_out = before.reference
-        return measured_forgetting(held_out.features, held_out.labels, before.scores, after.scores)
+        there, here = (before.reference.features, before.scores), (after.reference.features, after.scores)
+        is_true = after.settings.branch.gate == "frozen"
+        return forgetting_on(there, here, before.reference.labels, None if is_true else correction)
     randomness = generator(derive_seed(before.seed, "forgetting", after.record.index), "noise", device=before.device)
     heads = [(knowledge.statistics, knowledge.scores) for knowledge in (before, after)]
     return estimated_forgetting(heads[0], heads[1], randomness, correction)

@@ -129,8 +129,8 @@ class Knowledge:
         record: The latest stage.
         architecture: What builds the backbone again besides its name; None if the name is enough.
         densities: Gaussians of the classes, which predict in place of the head; None if the head does.
-        reference: Features of images of base classes that were kept out of training; None if there are none for the
-            network as it is now.
+        reference: Features of images of base classes that were kept out of training, moved with those of the images of
+            stages that have trained the network since; None if there are none.
         base_head: Head of the base stage, whose advice densities take; None if they take none.
     """
 
@@ -175,12 +175,8 @@ class Knowledge:
         return torch.cat([self.classifier(chunk) for chunk in torch.split(features, _CHUNK)])
 
     def referring_to(self, features: Tensor, labels: Tensor) -> "Knowledge":
-        """Return the same with features of images that were kept out of training, [n, D], and their classes, [n].
-
-        Where stages train the network they are not kept: what it will say of these images cannot be known.
-        """
-        stays = self.settings.branch.gate == "frozen"
-        return replace(self, reference=HeldOut.drawn(features, labels, self.seed) if stays else None)
+        """Return the same with features of images that were kept out of training, [n, D], and their classes, [n]."""
+        return replace(self, reference=HeldOut.drawn(features, labels, self.seed))
 
     @property
     def device(self) -> torch.device:

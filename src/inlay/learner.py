@@ -378,7 +378,7 @@ class Learner(LabelledLearning):
         seed, workshop = derive_seed(self.seed, "self-test"), self._workshop()
         trial = hide_and_find(labelled, apart, hidden, self._backbone, self.settings, seed, workshop, _ERROR)
         self.progress.note(
-            f"Self-test: {trial.estimate} classes were counted where {len(hidden)} had been hidden; "
+            f"Self-test: {trial.after_sorting.estimate} classes were counted where {len(hidden)} had been hidden; "
             f"{100 * trial.new_found:.0f} % of their images were found, and {100 * trial.known_error:.0f} % of known "
             f"ones were taken for new."
         )

@@ -111,8 +111,8 @@ def sort_pile(knowledge: Knowledge, features: Tensor, calibration: Calibration, 
     for the network as it is now; then features drawn from the statistics stand for them, stretched as they had to be
     after the base stage.
 
-    Where features of images that were kept out are at hand, images are then compared with each other, which finds more
-    of what is new, and tells better whether anything is.
+    Where features of images that were kept out are known for the network as it is, images are then compared with each
+    other, which finds more of what is new, and tells better whether anything is.
 
     Args:
         knowledge: What is known.
@@ -134,13 +134,16 @@ def sort_pile(knowledge: Knowledge, features: Tensor, calibration: Calibration, 
     known, new, neither = Triage(threshold, error, limit).split(scores, lonely)
     foreign = scores > foreign_limit(scores, threshold)
     pile = SortedPile(scores, known, new & ~foreign, neither | foreign, share, error)
-    if knowledge.reference is None:
+    held_out = knowledge.reference
+    if held_out is None or not held_out.exact:
         return pile
-    return _compared(knowledge, features, knowledge.reference.features, known_scores, pile)
+    return _compared(knowledge, features, held_out.features, known_scores, pile)
 
 
 def look_again(knowledge: Knowledge, features: Tensor, pile: SortedPile, classes: int) -> SortedPile:
     """Part known and new images of a pile once more, when the number of new classes is known.
+
+    A network that stays as it is lays classes where a linear classifier finds no more than company did.
 
     Args:
         knowledge: What is known.
@@ -149,15 +152,16 @@ def look_again(knowledge: Knowledge, features: Tensor, pile: SortedPile, classes
         classes: Number of new classes.
 
     Returns:
-        The pile; as it was, where its images were compared with each other already, or too few would be new to make so
+        The pile; as it was, where that of a frozen network was compared already, or too few would be new to make so
         many classes.
     """
-    if pile.in_company:
+    if pile.in_company and knowledge.settings.branch.gate == "frozen":
         return pile
     randomness = generator(_seed(knowledge), "second look", device=features.device)
-    seen = ~pile.neither
+    held_out = knowledge.reference.features if pile.in_company and knowledge.reference is not None else None
+    seen, found = ~pile.neither, (knowledge.statistics, classes, pile.error, randomness)
     new = torch.zeros_like(pile.new)
-    new[seen] = second_look(features[seen], pile.new[seen], knowledge.statistics, classes, pile.error, randomness)
+    new[seen] = second_look(features[seen], pile.new[seen], *found, held_out)
     return replace(pile, new=new, known=seen & ~new) if int(new.sum()) > classes else pile
 
 

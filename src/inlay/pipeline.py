@@ -32,6 +32,7 @@ from inlay.engine.world import World
 from inlay.errors import InlayError, TrainingDivergedError
 from inlay.exemplars import Exemplars
 from inlay.heads import ConcatenatedHead
+from inlay.held_out import after_a_stage
 from inlay.knowledge import InputForm, Knowledge, StageRecord
 from inlay.medoids import note_medoids
 from inlay.methods import (
@@ -279,8 +280,7 @@ def _with_new_classes(
         registry=registry,
         settings=settings,
         record=record,
-        # The features of images that nobody has any more are not known for a network that has changed.
-        reference=knowledge.reference if settings.branch.gate == "frozen" else None,
+        reference=after_a_stage(knowledge.reference, outcome.drift, settings.branch.gate == "frozen"),
         base_head=_adviser(knowledge, settings),
     )
     return with_densities(after)

@@ -2,14 +2,14 @@
 
 import dataclasses
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from inlay.calibration import HiddenTrial
+from inlay.calibration import HiddenTrial, believed_spread
 from inlay.described import Described
 from inlay.discovering import forgetting_of
-from inlay.discovery.class_count_interval import ClassCount
 from inlay.discovery.class_spread import relative_spread
 from inlay.discovery.triage import separation
 from inlay.engine.randomness import generator
@@ -102,21 +102,27 @@ def hide_and_find(
     searched, is_new = labelled.select(places), is_hidden[places]
     found = searched.by(known)
     pile = sort_pile(known, found, calibration, error)
-    count = count_classes(known, found[_taken(pile, is_new, len(hidden))], seed)
-    pile = look_again(known, found, pile, count.estimate)
+    alone = _counted(known, found[is_new.to(found.device)], len(hidden), seed)
+    looks_new = found[_taken(pile, is_new, len(hidden))]
+    # Where the network stays as it is, sorting finds a part of what is new, and how much it finds is told by itself.
+    in_pile = alone if settings.leaves_network else _counted(known, looks_new, len(hidden), seed)
+    classes = count_classes(known, looks_new, seed).estimate if settings.leaves_network else in_pile.estimate
+    pile = look_again(known, found, pile, classes)
     taken = _taken(pile, is_new, len(hidden))
     images = searched.images.select(taken.cpu()).without_labels()
-    after = learn_stage(known, images, min(count.estimate, len(images) - 1), settings, workshop, features=found[taken])
-    scores, unmoved = pile.scores.cpu(), after.reference is not None
+    after = learn_stage(known, images, min(classes, len(images) - 1), settings, workshop, features=found[taken])
+    scores, unmoved = pile.scores.cpu(), after.settings.branch.gate == "frozen"
     return HiddenTrial(
         hidden=tuple(hidden),
-        estimate=_estimate(known, found[is_new.to(found.device)], count, seed),
+        estimate=alone.estimate,
         auroc=separation(scores[~is_new], scores[is_new]),
         known_error=float((~pile.known.cpu())[~is_new].double().mean()),
         new_found=float(pile.new.cpu()[is_new].double().mean()),
         estimated_drop=forgetting_of(known, after).drop,
         true_drop=_accuracy(known, spared) - _accuracy(after, spared if unmoved else Described(spared.images)),
-        spread=_spread(known, found[is_new.to(found.device)], len(hidden), seed),
+        spread=alone.spread,
+        sorted_estimate=None if settings.leaves_network else in_pile.estimate,
+        sorted_spread=None if settings.leaves_network else in_pile.spread,
     )
 
 
@@ -131,16 +137,17 @@ def _taken(pile: SortedPile, is_new: Tensor, hidden: int) -> Tensor:
     return pile.new if int(pile.new.sum()) > hidden else is_new.to(pile.new.device)
 
 
-def _estimate(known: Knowledge, hidden: Tensor, count: ClassCount, seed: int) -> int:
-    """Return how many classes are counted: after sorting, or of what was hidden alone if the network stays as it is.
+class _Counted(NamedTuple):
+    """Number of classes that are counted, and how much looser than expected as many as there are turned out."""
 
-    Sorting finds a part of what is new, and how much it finds is told by itself.
-    """
-    return (count_classes(known, hidden, seed) if known.settings.leaves_network else count).estimate
+    estimate: int
+    spread: float
 
 
-def _spread(known: Knowledge, features: Tensor, classes: int, seed: int) -> float:
-    return relative_spread(features, known.statistics, classes, generator(seed, "spread", device=features.device))
+def _counted(known: Knowledge, features: Tensor, classes: int, seed: int) -> _Counted:
+    """Measure how loose a known number of classes is, and count them as a stage would that has learned this."""
+    spread = relative_spread(features, known.statistics, classes, generator(seed, "spread", device=features.device))
+    return _Counted(count_classes(known, features, seed, believed_spread([(classes, spread)])).estimate, spread)
 
 
 def _accuracy(knowledge: Knowledge, images: Described) -> float:

@@ -15,15 +15,17 @@ from inlay.pipeline import Workshop, learn_base, learn_stage
 from tiny_digits import digits
 from tiny_stage import OLD_CLASSES, SEED, quick, tiny_model, tiny_task
 
-Settled = tuple[StageTask, StageModel, nn.Module, ConcatenatedHead, ClassStatistics, Tensor, Tensor]
+Side = tuple[StageTask, StageModel, nn.Module, ConcatenatedHead, ClassStatistics, Tensor, Tensor]
 WITHOUT_JOINT_HEAD = ["autonovel", "ncl", "dtc", "restune"]
 
 
-def settled(name: str, statistics: str = "shared") -> Settled:
+def settled(name: str, statistics: str = "shared") -> Side:
     task = tiny_task(quick(name, {"replay.statistics": statistics}))
     model = tiny_model(task)
     network = model.trunk.eval()
-    return (task, model, network, *settle_heads_side_by_side(task, model, network))
+    head, statistics, assignments, features, drift = settle_heads_side_by_side(task, model, network)
+    assert isinstance(head, ConcatenatedHead) and drift is None
+    return task, model, network, head, statistics, assignments, features
 
 
 @pytest.mark.parametrize("name", WITHOUT_JOINT_HEAD)

@@ -1,9 +1,40 @@
 """Estimate of how features moved while the network learned."""
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
-__all__ = ["drift_map", "drift_residual"]
+__all__ = ["Drift", "drift_between", "drift_map", "drift_residual"]
+
+
+@dataclass(frozen=True, eq=False)
+class Drift:
+    """How features moved: x became A·x + b and something that x does not tell.
+
+    Attributes:
+        matrix: A, [D', D].
+        offset: b, [D'].
+        residual: Covariance of the rest, [D', D'], float64.
+    """
+
+    matrix: Tensor
+    offset: Tensor
+    residual: Tensor
+
+    def __call__(self, features: Tensor) -> Tensor:
+        """Move features [N, D] to where they are expected after training, [N, D']."""
+        return (features.double() @ self.matrix.double().T + self.offset.double()).to(features.dtype)
+
+
+def drift_between(before: Tensor, after: Tensor, ridge: float = 1e-2) -> Drift:
+    """Measure how features moved, from those of some images before training, [N, D], and after it, [N, D'].
+
+    Raises:
+        ValueError: As for `drift_map`.
+    """
+    matrix, offset = drift_map(before, after, ridge)
+    return Drift(matrix, offset, drift_residual(before, after, matrix, offset))
 
 
 @torch.no_grad()

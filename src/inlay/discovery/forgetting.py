@@ -16,14 +16,16 @@ __all__ = [
     "Correction",
     "DescribedHead",
     "ForgettingEstimate",
+    "ScoredFeatures",
     "estimated_accuracy",
     "estimated_forgetting",
     "fit_correction",
-    "measured_forgetting",
+    "forgetting_on",
 ]
 
 Scorer = Callable[[Tensor], Tensor]
 DescribedHead = tuple[ClassStatistics, Scorer]
+ScoredFeatures = tuple[Tensor, Scorer]
 
 # Between estimates that are closer than this, noise decides the slope.
 _DISTINCT = 0.02
@@ -131,29 +133,36 @@ def estimated_forgetting(
 
 
 @torch.no_grad()
-def measured_forgetting(features: Tensor, labels: Tensor, before: Scorer, after: Scorer) -> ForgettingEstimate:
-    """Measure the drop in accuracy on features of images that neither head was fitted to.
+def forgetting_on(
+    before: ScoredFeatures, after: ScoredFeatures, labels: Tensor, correction: Correction | None = None
+) -> ForgettingEstimate:
+    """Tell the drop in accuracy on images that neither head was fitted to, from their features.
 
     Args:
-        features: Features by a network that the stage has left as it was, [n, D].
-        labels: Their classes, [n], in 0..K-1.
-        before: The head before the stage, from features to the scores of C classes, [n, C], C at least K.
-        after: The head after it, likewise.
+        before: Features of n images before the stage, [n, D], and the head before it, which turns them into the scores
+            of C classes, [n, C].
+        after: The same after it; where the stage has trained the network, the features that are expected of it.
+        labels: The classes of the images, [n], in 0..C-1.
+        correction: What is known about such estimates; None believes them, as it should where features are not
+            expected but measured.
 
     Returns:
-        The drop, its standard error and that of each class; nothing is corrected.
+        The drop, its standard error and that of each class.
 
     Raises:
         ValueError: If there are no images, or one has no class.
     """
-    if len(features) == 0 or labels.shape != features.shape[:1]:
-        raise ValueError(f"need features [n, D] and labels [n]; got {tuple(features.shape)}, {tuple(labels.shape)}")
-    right = [(head(features).argmax(dim=1) == labels).double() for head in (before, after)]
+    shapes = {features.shape[:1] for features, _ in (before, after)} | {labels.shape}
+    if len(labels) == 0 or len(shapes) > 1:
+        raise ValueError(
+            f"need features [n, D] and labels [n]; got {before[0].shape}, {after[0].shape}, {labels.shape}"
+        )
+    right = [(head(features).argmax(dim=1) == labels).double() for features, head in (before, after)]
     lost = right[0] - right[1]
     counts = torch.bincount(labels).double()
     per_class = torch.zeros_like(counts).index_add_(0, labels, lost) / counts
     drop, error = lost.mean().item(), (lost.var(correction=0) / len(lost)).sqrt().item()
-    return ForgettingEstimate(drop, error, drop, per_class)
+    return ForgettingEstimate((correction or Correction())(drop), error, drop, per_class)
 
 
 def fit_correction(pairs: Sequence[tuple[float, float]]) -> Correction:

@@ -18,14 +18,20 @@ _WEIGHT_DECAY = 1e-3
 
 @torch.no_grad()
 def second_look(
-    features: Tensor, new: Tensor, known: ClassStatistics, classes: int, error: float, generator: torch.Generator
+    features: Tensor,
+    new: Tensor,
+    known: ClassStatistics,
+    classes: int,
+    error: float,
+    generator: torch.Generator,
+    held_out: Tensor | None = None,
 ) -> Tensor:
     """Say once more which images are new, now that new classes can be compared with the known ones.
 
     A first look can only ask how far an image lies from what is known, and takes the images of a new class that lie
     nearest for known ones. Here those that look new are clustered, a linear classifier is fitted to features drawn from
     the statistics of known and new classes, and an image is new if the best new class beats the best known one by more
-    than a margin: 0, or what a share `error` of the features drawn from known classes exceeds.
+    than a margin: 0, or what a share `error` of images of known classes exceeds, or of features drawn from them.
 
     Args:
         features: Features of the pile, [N, D].
@@ -34,6 +40,8 @@ def second_look(
         classes: Number of new classes.
         error: Share of known images that may be taken for new.
         generator: Source of the draws and of the seeds of k-means.
+        held_out: Features of images of known classes that nothing was fitted to, [n, D]; without them such features
+            are drawn, which errs to the side of new: real images lie further out.
 
     Returns:
         Which images are new, bool [N]; those that look so where there are not more of them than classes.
@@ -61,6 +69,6 @@ def second_look(
         scores = points.to(weight) @ weight.T + bias
         return scores[:, len(known.counts) :].amax(dim=1) - scores[:, : len(known.counts)].amax(dim=1)
 
-    drawn = known.sample(math.ceil(_SAMPLES / known.present), generator)[0]
-    margin = lead(drawn).quantile(1 - error).clamp_min(0)
+    usual = known.sample(math.ceil(_SAMPLES / known.present), generator)[0] if held_out is None else held_out
+    margin = lead(usual).quantile(1 - error).clamp_min(0)
     return lead(features) > margin

@@ -1,12 +1,14 @@
 """What happens to the classifier once the branches are merged: assign, describe, and refit or set side by side."""
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor, nn
 
 from inlay.backbones.twin import TwinNetwork, padded_head
 from inlay.discovery.assignment import sinkhorn
 from inlay.discovery.calibration import measure_scale
-from inlay.discovery.drift import drift_map, drift_residual
+from inlay.discovery.drift import Drift, drift_between
 from inlay.discovery.refit import refit_linear
 from inlay.discovery.statistics import ClassStatistics, class_statistics
 from inlay.engine.randomness import generator
@@ -15,7 +17,7 @@ from inlay.increments.shrinkage import shrunk
 from inlay.methods.model import StageModel
 from inlay.methods.task import StageTask
 
-__all__ = ["settle_classifier", "settle_heads_side_by_side"]
+__all__ = ["Settled", "settle_classifier", "settle_heads_side_by_side"]
 
 _BALANCING_ROUNDS = 50
 _SAMPLES_FOR_SCALE = 200
@@ -23,24 +25,38 @@ _SAMPLES_FOR_SCALE = 200
 _BORROWED_IMAGES = 5
 
 
+class Settled(NamedTuple):
+    """The classifier after a stage.
+
+    Attributes:
+        head: Head over O + K classes: the joint head, or old and novel head side by side.
+        statistics: Statistics of all O + K classes.
+        assignments: New class of each image of new classes, [N].
+        features: Features of these images, [N, D].
+        drift: How the features of images moved; None where they did not, or nobody will ask.
+    """
+
+    head: nn.Linear | ConcatenatedHead
+    statistics: ClassStatistics
+    assignments: Tensor
+    features: Tensor
+    drift: Drift | None = None
+
+
 @torch.no_grad()
-def settle_classifier(
-    task: StageTask, model: StageModel, network: nn.Module
-) -> tuple[nn.Linear, ClassStatistics, Tensor, Tensor]:
+def settle_classifier(task: StageTask, model: StageModel, network: nn.Module) -> Settled:
     """Assign the images to the new classes, unless these were given, describe all classes and settle the joint head.
 
     Args:
         task: The stage.
         model: The trained heads.
         network: The merged network.
-
-    Returns:
-        The joint head over O + K classes, their statistics, and of each image of new classes its new class, [N], and
-        its features, [N, D].
     """
     # Nothing has moved where nothing was trained.
     features = task.frozen_features if task.settings.branch.gate == "frozen" else task.features(network)
-    old = _moved(task, features) if task.settings.classifier.drift else task.statistics
+    moved = features is not task.frozen_features
+    drift = drift_between(task.frozen_features, features, task.settings.classifier.ridge) if moved else None
+    old = _moved(task, drift) if drift is not None and task.settings.classifier.drift else task.statistics
     if task.labels is None:
         assignments = _assigned(task, model.novel_logits(features, task.old_classes))
     else:
@@ -55,13 +71,11 @@ def settle_classifier(
     if task.settings.classifier.refit:
         samples, labels = _samples_of_new(task, new, features, assignments)
         _refit(task, head, old, samples, labels)
-    return head, old.joined(new), assignments, features
+    return Settled(head, old.joined(new), assignments, features, drift)
 
 
 @torch.no_grad()
-def settle_heads_side_by_side(
-    task: StageTask, model: StageModel, network: nn.Module
-) -> tuple[ConcatenatedHead, ClassStatistics, Tensor, Tensor]:
+def settle_heads_side_by_side(task: StageTask, model: StageModel, network: nn.Module) -> Settled:
     """Assign the images to the new classes, describe all classes, and set the old head and the novel one side by side.
 
     The two were never compared. What each says of what it knows is measured, so that their scores can be brought to
@@ -71,9 +85,6 @@ def settle_heads_side_by_side(
         task: The stage.
         model: The trained heads.
         network: The trained network.
-
-    Returns:
-        The head over O + K classes, their statistics, and of each image its new class, [N], and its features, [N, D].
     """
     assert model.novel_head is not None
     features = task.features(network)
@@ -85,7 +96,7 @@ def settle_heads_side_by_side(
     new = class_statistics(features, assignments, task.classes, task.settings.replay.statistics, allow_empty=True)
     replayed, _ = old.sample(_SAMPLES_FOR_SCALE, generator(task.seed, "head scale", device=task.device))
     scales = measure_scale(old_head(replayed.to(features.dtype))), measure_scale(novel(features))
-    return ConcatenatedHead(old_head, novel, *scales), old.joined(new), assignments, features
+    return Settled(ConcatenatedHead(old_head, novel, *scales), old.joined(new), assignments, features)
 
 
 def _padded(statistics: ClassStatistics) -> ClassStatistics:
@@ -104,12 +115,10 @@ def _assigned(task: StageTask, scores: Tensor) -> Tensor:
     return scores.argmax(dim=1)
 
 
-def _moved(task: StageTask, features: Tensor) -> ClassStatistics:
+def _moved(task: StageTask, drift: Drift) -> ClassStatistics:
     """Return the statistics of the old classes in the feature space after the stage."""
-    settings = task.settings.classifier
-    matrix, offset = drift_map(task.frozen_features, features, settings.ridge)
-    residual = drift_residual(task.frozen_features, features, matrix, offset)
-    return task.statistics.mapped(matrix, offset, residual if settings.drift_residual else None)
+    residual = drift.residual if task.settings.classifier.drift_residual else None
+    return task.statistics.mapped(drift.matrix, drift.offset, residual)
 
 
 def _samples_of_new(

@@ -75,8 +75,7 @@ def adaptive_discovering_and_merging(task: StageTask, method: Method, make_loop:
         make_loop(work, companions).run()  # 3: all mini-batches; 6: backward through the branches
     network, report = close_trunk(trunk, task.first_inputs(_probe_size(task)))  # 8 fuse, 9 merge (Eq. 11), 10 (Eq. 12)
     settle = settle_classifier if method.joint else settle_heads_side_by_side
-    head, statistics, assignments, features = settle(task, model, network)
-    return StageOutcome(network, head, statistics, assignments, features, report, model.novel_head)  # 11
+    return StageOutcome(network, *settle(task, model, network), report, model.novel_head)  # 11
 
 
 def _with_heads(task: StageTask, method: Method, trunk: nn.Module) -> StageModel:

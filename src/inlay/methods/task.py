@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from inlay.branches import MergeReport
 from inlay.data.normalisation import Normalisation
+from inlay.discovery.drift import Drift
 from inlay.discovery.statistics import ClassStatistics
 from inlay.engine.feed import Feed
 from inlay.engine.inference import features_of, first_images
@@ -85,6 +86,7 @@ class StageOutcome:
         statistics: Statistics of all O + K classes.
         assignments: New class of each image of new classes, given or found, 0..K-1, [N].
         features: Features of these images by the network, without augmentation, [N, D].
+        drift: How the features of images moved in the stage; None where they did not, or there is no joint head.
         merge: How exactly the branches were merged; None if there was nothing to merge.
         novel_head: The trained head over the new classes alone; None if the joint head played its part.
     """
@@ -94,5 +96,6 @@ class StageOutcome:
     statistics: ClassStatistics
     assignments: Tensor
     features: Tensor
+    drift: Drift | None
     merge: MergeReport | None
     novel_head: NovelHead | None = None

@@ -46,7 +46,7 @@ def stage_headline(stage: DecidedStage, title: str) -> str:
             Tile(
                 "Old classes",
                 f"{round(-100 * found['forgetting']['drop'], 1) + 0:+.1f}",
-                f"points of accuracy, {'estimated' if stage.before.reference is None else 'measured'}",
+                f"points of accuracy, {'measured' if _measured(stage) else 'estimated'}",
             )
         )
     return f'<header><h1>{escape(title)}</h1><p class="lead">{lead}</p>{tile_row(tiles)}</header>'
@@ -126,6 +126,12 @@ def forgetting_section(stage: DecidedStage) -> str:
             "This is estimated from what is stored of them, without images, and corrected by what hiding classes "
             "taught, where classes were hidden"
         )
+    elif not _measured(stage):
+        source = (
+            f"This is estimated on the features of {counted(len(held_out), 'image', 'images')} of base classes that "
+            "were kept out of training, moved as those of the new images have moved, and corrected by what hiding "
+            "classes taught, where classes were hidden; later classes have none"
+        )
     else:
         source = (
             f"This was measured on the features of {counted(len(held_out), 'image', 'images')} of base classes that "
@@ -136,6 +142,11 @@ def forgetting_section(stage: DecidedStage) -> str:
         f"{100 * told['standard_error']:.1f} points."
     )
     return f"<section><h2>Forgetting</h2><p>{words}</p></section>"
+
+
+def _measured(stage: DecidedStage) -> bool:
+    """Whether forgetting was measured on images that were kept out of training, whose features have stayed."""
+    return stage.before.reference is not None and stage.before.settings.branch.gate == "frozen"
 
 
 def decisions_section(stage: DecidedStage) -> str:
