@@ -54,5 +54,18 @@ def test_the_spread_of_hidden_classes_is_believed_the_more_of_them_there_were() 
 def test_calibrations_of_earlier_runs_know_no_spread() -> None:
     data = json.loads(json.dumps(CALIBRATION.to_json()))
     for trial in data["trials"]:
-        del trial["spread"]
-    assert Calibration.from_json(data).spread == 1
+        for name in ("spread", "sorted_estimate", "sorted_spread"):
+            del trial[name]
+    earlier = Calibration.from_json(data)
+    assert earlier.spread == 1 and earlier.after_sorting == earlier
+
+
+def test_piles_that_are_sorted_are_counted_by_what_sorting_found() -> None:
+    told = HiddenTrial(("a", "b", "c", "d"), 5, 0.9, 0.05, 0.8, 0.01, 0.02, 1.2, sorted_estimate=3, sorted_spread=0.8)
+    calibration = Calibration(0.97, (0.5,), 1.3, (told, TRIALS[0]))
+    assert calibration.widening == widening_of([(4, 5), (2, 3)])
+    assert calibration.after_sorting.widening == widening_of([(4, 3), (2, 3)])
+    assert calibration.spread == pytest.approx(1.2 ** (4 / 10))
+    assert calibration.after_sorting.spread == pytest.approx(0.8 ** (4 / 10))
+    assert calibration.after_sorting.correction == calibration.correction
+    assert calibration.after_sorting.known_scores == calibration.known_scores

@@ -13,6 +13,7 @@ from inlay.backbones.pretrained import NAME
 from inlay.choice import choose_network
 from inlay.cli import app
 from inlay.described import Described, described
+from inlay.discovery.drift import drift_between
 from inlay.errors import InlayError
 from inlay.held_out import HeldOut
 from inlay.knowledge import Knowledge
@@ -81,17 +82,28 @@ def test_features_of_images_kept_out_stay_while_the_network_does(tmp_path: Path)
     assert "Stored of 20 images that were kept out of training: class and features; no pixels." in said
 
 
-def test_they_go_when_the_network_changes() -> None:
-    frozen = quick(changes={"branch.gate": "frozen"})
+def test_they_move_with_the_network() -> None:
+    frozen, trained = quick(changes={"branch.gate": "frozen"}), quick(changes={"training.learning_rate": 0.05})
     base = learn_base(digits(["0", "1", "2"]), "resnet8", frozen, 1, Workshop())
     held_out = digits(["0", "1"], 50, 60)
     assert held_out.labels is not None
     features = base.features(held_out)
     referring = base.referring_to(features, held_out.labels)
     unlabelled = digits(["3", "4"]).without_labels()
-    assert replace(base, settings=quick()).referring_to(features, held_out.labels).reference is None
-    assert learn_stage(referring, unlabelled, 2, quick(), Workshop()).reference is None
     assert learn_stage(referring, unlabelled, 2, frozen, Workshop()).reference is referring.reference
+    assert referring.reference is not None and referring.reference.exact
+    after = learn_stage(referring, unlabelled, 2, trained, Workshop())
+    moved = after.reference
+    assert moved is not None and not moved.exact and torch.equal(moved.labels, held_out.labels)
+    drift = drift_between(base.features(unlabelled), after.features(unlabelled), trained.classifier.ridge)
+    torch.testing.assert_close(moved.features, drift(referring.reference.features), rtol=1e-2, atol=1e-2)
+    true = after.features(held_out)
+    assert (moved.features - true).norm() < 0.7 * (referring.reference.features - true).norm()
+    tensors, facts = after.to_files()
+    again = Knowledge.from_files(tensors, facts, torch.device("cpu")).reference
+    assert again is not None and not again.exact and torch.equal(again.features, moved.features)
+    without = quick("autonovel", {"replay.statistics": "full"})
+    assert learn_stage(referring, unlabelled, 2, without, Workshop()).reference is None
 
 
 def test_at_most_a_thousand_are_kept_and_none_that_half_precision_cannot_hold() -> None:

@@ -98,7 +98,8 @@ def _check_artefacts(learner: Learner, pile: ImageSet, found: Mapping[str, Any],
     count = found["classes"]
     assert f"About {count['estimate']}, between {count['low']} and {count['high']}." in page
     assert f"Of {found['pile']:,} images only the new ones were learned." in page
-    assert f"{-100 * found['forgetting']['drop']:+.1f}</strong><small>points of accuracy, estimated" in page
+    points = round(-100 * found["forgetting"]["drop"], 1) + 0
+    assert f"{points:+.1f}</strong><small>points of accuracy, estimated" in page
     assert "Score of each number of classes" in page
 
 

@@ -10,8 +10,9 @@ from inlay.calibration import Calibration, HiddenTrial
 from inlay.data import ImageSet
 from inlay.discovery.class_count import estimate_class_count
 from inlay.discovery.repair import without
+from inlay.discovery.second_look import second_look
 from inlay.discovery.statistics import ClassStatistics
-from inlay.engine.randomness import generator
+from inlay.engine.randomness import derive_seed, generator
 from inlay.errors import InlayError
 from inlay.knowledge import Knowledge
 from inlay.piles import calibrated, count_new_classes, look_again, novelty_of, sort_pile
@@ -126,11 +127,36 @@ def test_a_comparison_of_images_decides_whether_anything_is_new() -> None:
     assert pile.in_company and pile.has_new
 
 
+def test_a_network_that_is_trained_looks_again_by_images_that_were_kept_out() -> None:
+    plain, calibration = _known()
+    held_out = digits(KNOWN, 100, 140)
+    assert held_out.labels is not None
+    known = plain.referring_to(plain.features(held_out), held_out.labels)
+    assert known.reference is not None
+    old, new = digits(KNOWN, 140, 177), digits(NEW, 0, 60)
+    features = torch.cat([known.features(old), known.features(new)])
+    pile = sort_pile(known, features, calibration, ERROR)
+    assert pile.in_company
+    again = look_again(known, features, pile, len(NEW))
+    seen, randomness = ~pile.neither, generator(derive_seed(known.seed, "pile", 0), "second look")
+    told = (known.statistics, len(NEW), ERROR, randomness, known.reference.features)
+    expected = torch.zeros_like(pile.new)
+    expected[seen] = second_look(features[seen], pile.new[seen], *told)
+    assert torch.equal(again.new, expected) and torch.equal(again.known, seen & ~expected)
+    assert torch.equal(again.neither, pile.neither)
+
+
 def test_after_a_stage_replayed_features_stand_for_held_out_ones() -> None:
-    known, calibration = _known()
+    plain, calibration = _known()
+    held_out = digits(KNOWN, 100, 140)
+    assert held_out.labels is not None
+    known = plain.referring_to(plain.features(held_out), held_out.labels)
     after = learn_stage(known, digits(NEW, 0, 60).without_labels(), 2, known.settings, Workshop())
     old = digits([*KNOWN, *NEW], 140, 170)
     pile = sort_pile(after, after.features(old), calibration, ERROR)
+    # What is expected of images kept out is too unlike the images of a pile to be compared with them.
+    assert after.reference is not None and not pile.in_company
+    assert torch.equal(pile.new, sort_pile(replace(after, reference=None), after.features(old), calibration, ERROR).new)
     assert (~pile.known).double().mean() < 0.5
     again = sort_pile(after, after.features(old), calibration, ERROR)
     assert torch.equal(pile.scores, again.scores)

@@ -43,6 +43,8 @@ def test_hidden_classes_are_found_again() -> None:
     assert trial.new_found > 0.5
     assert trial.known_error < 0.4
     assert abs(trial.estimated_drop - trial.true_drop) < 0.3
+    assert trial.sorted_estimate is not None and trial.sorted_estimate >= 1
+    assert trial.sorted_spread is not None and 0.5 < trial.sorted_spread < 2
     repeated = hide_and_find(Described(images), held_out, ["0", "6"], "resnet8", settings, 0, Workshop(), 0.1)
     assert repeated == trial
 
@@ -64,3 +66,4 @@ def test_a_network_that_stays_as_it_is_counts_what_was_hidden_alone() -> None:
     statistics = class_statistics(known.by(whole), known.labels, len(visible), settings.replay.statistics)
     alone = count_by_graph(features[is_hidden & ~held_out], statistics, generator(0, "class count"))
     assert trial.estimate == alone.estimate == 2
+    assert trial.sorted_estimate is None and trial.after_sorting == trial

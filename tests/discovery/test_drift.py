@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from inlay.discovery.drift import drift_map, drift_residual
+from inlay.discovery.drift import drift_between, drift_map, drift_residual
 
 
 def _normal(rows: int, columns: int, seed: int) -> Tensor:
@@ -73,3 +73,14 @@ def test_residual_of_an_exact_map_is_zero() -> None:
     before, matrix, offset = _normal(20, 4, 44), _normal(4, 4, 45), _normal(1, 4, 46)[0]
     residual = drift_residual(before, before @ matrix.T + offset, matrix, offset)
     torch.testing.assert_close(residual, torch.zeros_like(residual), atol=1e-20, rtol=0)
+
+
+def test_drift_moves_other_features_as_those_it_was_measured_on() -> None:
+    before, after, others = _normal(20, 4, 47), _normal(20, 3, 48), _normal(5, 4, 49).float()
+    drift = drift_between(before, after, 0.3)
+    matrix, offset = drift_map(before, after, 0.3)
+    moved = drift(others)
+    assert moved.dtype == torch.float32
+    for x, y in zip(others, moved, strict=True):
+        torch.testing.assert_close(y, (matrix @ x.double() + offset).float())
+    torch.testing.assert_close(drift.residual, drift_residual(before, after, matrix, offset))

@@ -13,7 +13,7 @@ from inlay.discovery.forgetting import (
     estimated_accuracy,
     estimated_forgetting,
     fit_correction,
-    measured_forgetting,
+    forgetting_on,
 )
 from inlay.discovery.statistics import ClassStatistics, StatisticsKind, class_statistics
 
@@ -241,13 +241,22 @@ def test_bad_input_is_refused() -> None:
             fit_correction([pair])
 
 
-def test_measured_forgetting_by_hand() -> None:
+def test_forgetting_on_images_by_hand() -> None:
     labels = torch.tensor([0, 0, 1, 1, 1])
-    before, after = (functional.one_hot(torch.tensor(said), 3) for said in ([0, 0, 1, 1, 0], [0, 1, 1, 2, 2]))
-    found = measured_forgetting(torch.zeros(5, 2), labels, lambda _: before, lambda _: after)
+    # Each image has its own feature before and after, which say what the heads make of it.
+    before, after = torch.tensor([0, 0, 1, 1, 0])[:, None], torch.tensor([0, 1, 1, 2, 2])[:, None] + 10
+
+    def head(features: Tensor) -> Tensor:
+        return functional.one_hot(features[:, 0] % 10, 3)
+
+    found = forgetting_on((before, head), (after, head), labels)
     # Right before: 1 1 1 1 0, after: 1 0 1 0 0.
     assert found.drop == found.uncorrected == pytest.approx(2 / 5)
     assert found.per_class.tolist() == pytest.approx([1 / 2, 1 / 3])
     assert found.standard_error == pytest.approx((0.4 * 0.6 / 5) ** 0.5)
     with pytest.raises(ValueError, match=r"need features \[n, D\]"):
-        measured_forgetting(torch.zeros(5, 2), labels[:4], lambda _: before, lambda _: after)
+        forgetting_on((before, head), (after, head), labels[:4])
+    with pytest.raises(ValueError, match=r"need features \[n, D\]"):
+        forgetting_on((before, head), (after[:3], head), labels)
+    corrected = forgetting_on((before, head), (after, head), labels, Correction(0.5, 0.1))
+    assert corrected.drop == pytest.approx(0.3) and corrected.uncorrected == pytest.approx(0.4)

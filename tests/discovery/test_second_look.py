@@ -48,6 +48,18 @@ def test_at_most_the_allowed_share_of_known_images_is_taken() -> None:
     assert again[2000:].double().mean() > 0.2
 
 
+def test_images_that_were_kept_out_say_how_far_known_ones_lie_out() -> None:
+    known = class_statistics(_drawn([0, 1], 0), torch.arange(2).repeat_interleave(EACH), 2, "full")
+    # Real images spread more than those that a class was described by.
+    wide = (CENTRES[[0, 1]][:, None] + 1.6 * torch.randn(2, 1000, SIZE, generator=_random(4))).flatten(0, 1)
+    pile = torch.cat([wide[::2], _drawn([2], 1)])
+    first = torch.arange(len(pile)) >= 1000
+    drawn, held_out = (second_look(pile, first, known, 1, 0.05, _random(2), kept) for kept in (None, wide[1::2]))
+    assert drawn[:1000].double().mean() > 0.08
+    assert held_out[:1000].double().mean() < 0.07
+    assert held_out[1000:].double().mean() > 0.3
+
+
 def test_images_that_only_looked_new_are_put_back() -> None:
     known = class_statistics(_drawn([0, 1], 0), torch.arange(2).repeat_interleave(EACH), 2, "full")
     pile = _drawn([0, 1, 3], 1)

@@ -23,9 +23,9 @@ def settled(name: str, statistics: str = "shared") -> Side:
     task = tiny_task(quick(name, {"replay.statistics": statistics}))
     model = tiny_model(task)
     network = model.trunk.eval()
-    head, statistics, assignments, features, drift = settle_heads_side_by_side(task, model, network)
+    head, described, assignments, features, drift = settle_heads_side_by_side(task, model, network)
     assert isinstance(head, ConcatenatedHead) and drift is None
-    return task, model, network, head, statistics, assignments, features
+    return task, model, network, head, described, assignments, features
 
 
 @pytest.mark.parametrize("name", WITHOUT_JOINT_HEAD)
