@@ -139,8 +139,7 @@ def forgetting_of(before: Knowledge, after: Knowledge, correction: Correction | 
         raise InlayError("Forgetting can be estimated with a joint head only; choose another method.")
     if before.reference is not None and after.reference is not None:
         there, here = (before.reference.features, before.scores), (after.reference.features, after.scores)
-        is_true = after.settings.branch.gate == "frozen"
-        return forgetting_on(there, here, before.reference.labels, None if is_true else correction)
+        return forgetting_on(there, here, before.reference.labels, None if after.reference.exact else correction)
     randomness = generator(derive_seed(before.seed, "forgetting", after.record.index), "noise", device=before.device)
     heads = [(knowledge.statistics, knowledge.scores) for knowledge in (before, after)]
     return estimated_forgetting(heads[0], heads[1], randomness, correction)

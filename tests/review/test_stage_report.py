@@ -63,14 +63,13 @@ def test_the_report_has_what_the_page_has(stage: DecidedStage) -> None:
 def test_measured_forgetting_is_not_called_estimated(stage: DecidedStage) -> None:
     kept = HeldOut(torch.zeros(12, stage.features.shape[1]), torch.zeros(12, dtype=torch.int64))
     measured = _with_found(stage, FOUND)
-    settings = measured.before.settings
-    measured.before = replace(measured.before, reference=kept, settings=settings.changed({"branch.gate": "frozen"}))
+    measured.before = replace(measured.before, reference=kept)
     told = " ".join(Page(render_stage(measured, "")).words)
     assert "This was measured on the features of 12 images of base classes that were kept out of training" in told
     assert "This is estimated" not in told
     assert "points of accuracy, measured" in told
     moved = _with_found(stage, FOUND)
-    moved.before = replace(moved.before, reference=replace(kept, exact=False), settings=settings)
+    moved.before = replace(moved.before, reference=replace(kept, exact=False))
     told = " ".join(Page(render_stage(moved, "")).words)
     assert "This is estimated on the features of 12 images of base classes that were kept out of training" in told
     assert "points of accuracy, estimated" in told

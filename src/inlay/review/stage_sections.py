@@ -146,7 +146,7 @@ def forgetting_section(stage: DecidedStage) -> str:
 
 def _measured(stage: DecidedStage) -> bool:
     """Whether forgetting was measured on images that were kept out of training, whose features have stayed."""
-    return stage.before.reference is not None and stage.before.settings.branch.gate == "frozen"
+    return stage.before.reference is not None and stage.before.reference.exact
 
 
 def decisions_section(stage: DecidedStage) -> str:
