@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from benchmarks import own_images
+from benchmarks import own_images, own_images_all
 from benchmarks.own_images_cases import Case, prepared
 from benchmarks.own_images_count import max_acc_count, silhouette_count, uneven
 from benchmarks.own_images_triage import photo_crops
@@ -62,6 +62,25 @@ def test_each_part_is_measured(
     before = file.read_bytes()
     own_images.main(words)
     assert file.read_bytes() == before
+
+
+def test_everything_is_measured_by_one_command(
+    digits_as_cifar10: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COMMIT", "abc")
+    work, out = tmp_path / "work", tmp_path / "out"
+    words = ["--data-sets", "cifar10", "--seeds", "0", "--side-by-side", "2", "--work", str(work)]
+    words += ["--data", str(digits_as_cifar10), "--device", "cpu", "--backbone", "resnet8", "--no-baselines"]
+    words += ["--set", "base.training.epochs=1", "--set", "training.epochs=1", "--out", str(out)]
+    own_images_all.main(words)
+    said = capsys.readouterr().out
+    assert "base-cifar10-0: " in said and "(1 of 1)" in said and "(4 of 4)" in said
+    for part in own_images.PARTS:
+        record = json.loads((out / f"{part}-cifar10.json").read_text(encoding="utf-8"))
+        assert [run["seed"] for run in record["runs"]] == [0]
+    with pytest.raises(SystemExit) as stopped:
+        own_images_all.main([*words, "--data", str(tmp_path / "nothing")])
+    assert stopped.value.code == 1 and "cifar10 is not in" in capsys.readouterr().out
 
 
 def test_parts_at_the_same_time_learn_the_base_stage_once(digits_as_cifar10: Path, tmp_path: Path) -> None:

@@ -194,6 +194,22 @@ def test_looser_hidden_classes_make_for_fewer_new_ones() -> None:
     assert plain.curve[0].k == 1
 
 
+def test_counts_that_are_too_low_throughout_are_multiplied() -> None:
+    known, calibration = _known()
+    features = known.features(digits(["3", "6", "8", "9"], 0, 100))
+    trial = HiddenTrial(tuple(map(str, range(100))), 80, 0.9, 0.05, 0.8, 0.01, 0.02)
+    plain = count_new_classes(known, features, calibration, 0)
+    told = count_new_classes(known, features, replace(calibration, trials=(trial,)), 0)
+    # Nearly by a quarter, as a hundred classes were hidden.
+    assert told.estimate == round(plain.estimate * 1.25 ** (100 / 104)) > plain.estimate
+    frozen = known.settings.changed({"base.training.epochs": 0, "branch.gate": "frozen"})
+    as_it_is = replace(known, settings=frozen)
+    counts = [
+        count_new_classes(as_it_is, features, told, 0) for told in (calibration, replace(calibration, trials=(trial,)))
+    ]
+    assert counts[0].estimate == counts[1].estimate
+
+
 def test_with_one_known_class_stability_counts() -> None:
     known, calibration = _known()
     lone = replace(known, statistics=without(known.statistics, [1, 2, 3]))

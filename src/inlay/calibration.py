@@ -10,7 +10,7 @@ from inlay.discovery.class_count_interval import calibrate as widening_of
 from inlay.discovery.forgetting import Correction, fit_correction
 from inlay.errors import InlayError
 
-__all__ = ["Calibration", "HiddenTrial", "believed_spread"]
+__all__ = ["Calibration", "HiddenTrial", "believed"]
 
 _CLASSES_TO_BELIEVE_HALF = 4
 
@@ -52,13 +52,13 @@ class HiddenTrial:
         return replace(self, estimate=self.sorted_estimate, spread=self.sorted_spread)
 
 
-def believed_spread(measured: Sequence[tuple[int, float]]) -> float:
-    """Return how much looser than expected new classes are taken to be: the more were hidden, the more is believed.
+def believed(measured: Sequence[tuple[int, float]]) -> float:
+    """Return what is believed of a factor that hiding classes has measured: the more were hidden, the more of it.
 
     Args:
-        measured: Of each trial, the number of hidden classes and how much looser these were; without any it is 1.
+        measured: Of each trial, the number of hidden classes and the factor, above 0; without any it is 1.
     """
-    total = sum(classes * math.log(spread) for classes, spread in measured)
+    total = sum(classes * math.log(factor) for classes, factor in measured)
     return math.exp(total / (sum(classes for classes, _ in measured) + _CLASSES_TO_BELIEVE_HALF))
 
 
@@ -87,7 +87,19 @@ class Calibration:
     @property
     def spread(self) -> float:
         """How much looser than expected new classes are taken to be."""
-        return believed_spread([(len(trial.hidden), trial.spread) for trial in self.trials])
+        return believed([(len(trial.hidden), trial.spread) for trial in self.trials])
+
+    @property
+    def factor(self) -> float:
+        """What estimated numbers of classes have to be multiplied by where they are too low or too high throughout."""
+        return believed([(len(trial.hidden), len(trial.hidden) / trial.estimate) for trial in self.trials])
+
+    @property
+    def times_factor(self) -> "Calibration":
+        """The same, with the estimates of the trials multiplied by the factor."""
+        factor = self.factor
+        trials = (replace(trial, estimate=max(1, round(trial.estimate * factor))) for trial in self.trials)
+        return replace(self, trials=tuple(trials))
 
     @property
     def after_sorting(self) -> "Calibration":

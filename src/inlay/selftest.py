@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from inlay.calibration import HiddenTrial, believed_spread
+from inlay.calibration import HiddenTrial, believed
 from inlay.described import Described
 from inlay.discovering import forgetting_of
 from inlay.discovery.class_spread import relative_spread
@@ -106,7 +106,7 @@ def hide_and_find(
     looks_new = found[_taken(pile, is_new, len(hidden))]
     # Where the network stays as it is, sorting finds a part of what is new, and how much it finds is told by itself.
     in_pile = alone if settings.leaves_network else _counted(known, looks_new, len(hidden), seed)
-    classes = count_classes(known, looks_new, seed).estimate if settings.leaves_network else in_pile.estimate
+    classes = count_classes(known, looks_new, seed).estimate if settings.leaves_network else in_pile.corrected(hidden)
     pile = look_again(known, found, pile, classes)
     taken = _taken(pile, is_new, len(hidden))
     images = searched.images.select(taken.cpu()).without_labels()
@@ -143,11 +143,15 @@ class _Counted(NamedTuple):
     estimate: int
     spread: float
 
+    def corrected(self, hidden: Sequence[str]) -> int:
+        """The number as a stage would take it that has learned how far off it is."""
+        return max(1, round(self.estimate * believed([(len(hidden), len(hidden) / self.estimate)])))
+
 
 def _counted(known: Knowledge, features: Tensor, classes: int, seed: int) -> _Counted:
     """Measure how loose a known number of classes is, and count them as a stage would that has learned this."""
     spread = relative_spread(features, known.statistics, classes, generator(seed, "spread", device=features.device))
-    return _Counted(count_classes(known, features, seed, believed_spread([(classes, spread)])).estimate, spread)
+    return _Counted(count_classes(known, features, seed, believed([(classes, spread)])).estimate, spread)
 
 
 def _accuracy(knowledge: Knowledge, images: Described) -> float:

@@ -12,6 +12,7 @@ from inlay.discovery.class_count import CountSettings, candidate_counts, estimat
 from inlay.discovery.class_count_interval import (
     UNCALIBRATED,
     ClassCount,
+    CurvePoint,
     StabilityPoint,
     Widening,
     bounded,
@@ -207,6 +208,18 @@ def test_calibration_refuses_what_it_cannot_use(errors: list[tuple[int, int]]) -
 def test_widening_refuses_factors_out_of_order() -> None:
     with pytest.raises(ValueError, match="lower"):
         Widening(1.1, 1.2)
+
+
+def test_a_count_is_multiplied_with_its_interval() -> None:
+    curve = tuple(CurvePoint(k, 0.0) for k in range(1, 31))
+    count = ClassCount(10, 8, 13, curve)
+    assert count.times(1.0) == count
+    assert count.times(1.5) == ClassCount(15, 12, 20, curve)
+    assert count.times(0.5) == ClassCount(5, 4, 7, curve)
+    assert count.times(0.01) == ClassCount(1, 1, 1, curve)
+    # No more than were tried, and never an interval that its estimate is not in.
+    most = count.times(4.0)
+    assert most.estimate == 30 and most.low <= 30 <= most.high <= 2 * most.low
 
 
 def test_widened_interval_holds_what_calibration_saw() -> None:

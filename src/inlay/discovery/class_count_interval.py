@@ -99,6 +99,18 @@ class ClassCount:
     curve: tuple[CurvePoint, ...]
     loose: bool = False
 
+    def times(self, factor: float) -> "ClassCount":
+        """Return the count multiplied by how far off such counts are known to be, within the counts that were tried.
+
+        Args:
+            factor: What estimates have to be multiplied by, above 0.
+        """
+        most = max((point.k for point in self.curve), default=self.high)
+        estimate = max(1, min(round(self.estimate * factor), max(most, self.estimate)))
+        low, high = max(1, math.floor(self.low * factor)), math.ceil(self.high * factor)
+        low, high = bounded(estimate, min(low, estimate), max(high, estimate))
+        return replace(self, estimate=estimate, low=low, high=high)
+
     def widened(self, widening: Widening) -> "ClassCount":
         """Return the count with its interval widened by what calibration taught.
 
