@@ -201,7 +201,7 @@ def test_counts_that_are_too_low_throughout_are_multiplied() -> None:
     plain = count_new_classes(known, features, calibration, 0)
     told = count_new_classes(known, features, replace(calibration, trials=(trial,)), 0)
     # Nearly by a quarter, as a hundred classes were hidden.
-    assert told.estimate == round(plain.estimate * 1.25 ** (100 / 104)) > plain.estimate
+    assert told.estimate == round(plain.estimate * (100 / 81) ** (100 / 104)) > plain.estimate
     frozen = known.settings.changed({"base.training.epochs": 0, "branch.gate": "frozen"})
     as_it_is = replace(known, settings=frozen)
     counts = [

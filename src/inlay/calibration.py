@@ -10,7 +10,7 @@ from inlay.discovery.class_count_interval import calibrate as widening_of
 from inlay.discovery.forgetting import Correction, fit_correction
 from inlay.errors import InlayError
 
-__all__ = ["Calibration", "HiddenTrial", "believed"]
+__all__ = ["Calibration", "HiddenTrial", "believed", "missed"]
 
 _CLASSES_TO_BELIEVE_HALF = 4
 
@@ -62,6 +62,11 @@ def believed(measured: Sequence[tuple[int, float]]) -> float:
     return math.exp(total / (sum(classes for classes, _ in measured) + _CLASSES_TO_BELIEVE_HALF))
 
 
+def missed(hidden: int, estimate: int) -> float:
+    """Return by what an estimated number of classes had to be multiplied; an error of one class says nothing."""
+    return hidden / (estimate + max(-1, min(1, hidden - estimate)))
+
+
 @dataclass(frozen=True)
 class Calibration:
     """How far a run can trust itself.
@@ -92,7 +97,7 @@ class Calibration:
     @property
     def factor(self) -> float:
         """What estimated numbers of classes have to be multiplied by where they are too low or too high throughout."""
-        return believed([(len(trial.hidden), len(trial.hidden) / trial.estimate) for trial in self.trials])
+        return believed([(len(trial.hidden), missed(len(trial.hidden), trial.estimate)) for trial in self.trials])
 
     @property
     def times_factor(self) -> "Calibration":

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from inlay.calibration import HiddenTrial, believed
+from inlay.calibration import HiddenTrial, believed, missed
 from inlay.described import Described
 from inlay.discovering import forgetting_of
 from inlay.discovery.class_spread import relative_spread
@@ -145,7 +145,7 @@ class _Counted(NamedTuple):
 
     def corrected(self, hidden: Sequence[str]) -> int:
         """The number as a stage would take it that has learned how far off it is."""
-        return max(1, round(self.estimate * believed([(len(hidden), len(hidden) / self.estimate)])))
+        return max(1, round(self.estimate * believed([(len(hidden), missed(len(hidden), self.estimate))])))
 
 
 def _counted(known: Knowledge, features: Tensor, classes: int, seed: int) -> _Counted:
