@@ -1,5 +1,7 @@
 """Measure class count, triage, few new images, forgetting meter: benchmarks/results/own-images/PART-DATASET.json.
 
+With --backbone its name follows that of the data set.
+
     python -m benchmarks.own_images --part count --data-set demo [--seeds 0 1 2 3 4]
     python -m benchmarks.own_images --part triage --data-set cifar100 --data ROOT --device cuda
 
@@ -53,7 +55,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 def _measure(options: argparse.Namespace, changes: dict[str, str]) -> None:
     options.out.mkdir(parents=True, exist_ok=True)
-    file = options.out / f"{options.part}-{options.data_set}.json"
+    file = options.out / f"{'-'.join(filter(None, [options.part, options.data_set, options.backbone]))}.json"
     record = _new_record(options, changes)
     known = runs_before(file, record, _OPTIONS)
     for seed in options.seeds:

@@ -60,7 +60,8 @@ def sections(folder: Path) -> list[str]:
     parts = []
     for part, (title, maker) in makers.items():
         files = measured_files(folder, part)
-        records = [files[name] for data_set in _DATA_SETS if (name := f"{part}-{data_set}.json") in files]
+        measured = sorted((record for record in files.values() if record["part"] == part), key=_network)
+        records = [record for name in _DATA_SETS for record in measured if record["data_set"] == name]
         if records:
             parts += [title, *maker(records), *(_provenance(record) for record in records)]
         if _CONSTANTS in files:
@@ -82,7 +83,7 @@ def _count_tables(records: list[Record]) -> list[str]:
             covered = sum(pile["low"] <= pile["truth"] <= pile["high"] for pile in piles)
             rows.append(
                 [
-                    _DATA_SETS[record["data_set"]],
+                    _title(record),
                     str(first["truth"]),
                     first["sizes"],
                     _listed(pile["estimate"] for pile in piles),
@@ -123,7 +124,7 @@ def _triage_tables(records: list[Record]) -> list[str]:
     cost = [["data", "Old", "New", "All", "Old, oracle", "New, oracle", "All, oracle"]]
     foreign = [["data", "foreign images", "known", "new", "neither"]]
     for record in records:
-        name, runs = _DATA_SETS[record["data_set"]], record["runs"]
+        name, runs = _title(record), record["runs"]
         areas = [_percent([run["auroc"][rule] for run in runs]) for rule in ("ours", "softmax", "energy")]
         errors = [f"{100 * runs[0]['error']:g}", _percent([run["known_error"] for run in runs])]
         told.append([name, *areas, *errors, _percent([run["new_found"] for run in runs])])
@@ -153,7 +154,7 @@ def _few_tables(records: list[Record]) -> list[str]:
             noticed = [f"{sum(pile[key] for pile in piles)} of {len(piles)}" for key in ("noticed", "noticed_alone")]
             shares = [_percent([pile[key] for pile in piles]) for key in ("new_found", "known_error")]
             of_pile = f"{100 * first['share']:g} %"
-            rows.append([_DATA_SETS[record["data_set"]], str(first["new_images"]), of_pile, *noticed, *shares])
+            rows.append([_title(record), str(first["new_images"]), of_pile, *noticed, *shares])
     return [
         "All test images of the known classes and a few images of two new ones. Where nothing new is noticed, no stage "
         "is made. Shares in %, mean ± standard deviation over the seeds.",
@@ -173,7 +174,7 @@ def _forgetting_tables(records: list[Record]) -> list[str]:
         errors = [abs(run["estimate"] - run["truth"]) for run in runs]
         lists = [_listed(f"{100 * run[key]:z.1f}" for run in runs) for key in ("estimate", "uncorrected", "truth")]
         near = f"{sum(error <= _POINTS for error in errors)} of {len(errors)}"
-        rows.append([_DATA_SETS[record["data_set"]], *lists, f"{100 * statistics.fmean(errors):.1f}", near])
+        rows.append([_title(record), *lists, f"{100 * statistics.fmean(errors):.1f}", near])
     return [_table(rows), "Drop in accuracy on the old classes by one stage, in points, one number for each seed."]
 
 
@@ -182,7 +183,7 @@ def _walk_tables(records: list[Record]) -> list[str]:
     rows = [[*heads, "Old", "New", "All"]]
     times = [["data", "images to fit", "doctor", "fit", "first discover", "second discover", "predictions per second"]]
     for record in records:
-        name = _DATA_SETS[record["data_set"]]
+        name = _title(record)
         for number, stage in enumerate(record["stages"], start=1):
             counts = [f"{stage[part]:,}" for part in ("pile", "known", "new", "neither")]
             scores = [f"{100 * stage['scores'][part]:.1f}" for part in ("old", "new", "all")]
@@ -245,10 +246,20 @@ def _seconds(seconds: dict[str, float], beginning: str) -> float:
     return [value for command, value in seconds.items() if command.startswith(beginning)][-1]
 
 
+def _title(record: Record) -> str:
+    return ", ".join([_DATA_SETS[record["data_set"]], *_network(record)])
+
+
+def _network(record: Record) -> list[str]:
+    """The network that was asked for in place of that of the recipe; of photographs the name of the file says it."""
+    named = record.get("backbone") if record["part"] in ("count", "triage", "few", "forgetting") else None
+    return [named] if named else []
+
+
 def _provenance(record: Record, name: str | None = None, file: str | None = None) -> str:
     """Tell where the numbers of a file come from, which is called by its data set or by a name of its own."""
-    file = file or f"{record['part']}-{name or record['data_set']}.json"
-    title = name or _DATA_SETS[record["data_set"]]
+    file = file or f"{'-'.join([record['part'], name or record['data_set'], *_network(record)])}.json"
+    title = name or _title(record)
     return (
         f"{title}: `{record['command']}` on {record['hardware']}, {record['date']}, commit "
         f"{_short(record['commit'])}, torch {record['versions']['torch']}; {linked(f'own-images/{file}')}"
@@ -265,8 +276,8 @@ def _listed(values: Iterable[object]) -> str:
 
 
 def _percent(values: Sequence[float]) -> str:
-    spread = statistics.stdev(values) if len(values) > 1 else 0.0
-    return f"{100 * statistics.fmean(values):.1f} ± {100 * spread:.1f}"
+    spread = f" ± {100 * statistics.stdev(values):.1f}" if len(values) > 1 else ""
+    return f"{100 * statistics.fmean(values):.1f}{spread}"
 
 
 def _short(commit: str) -> str:

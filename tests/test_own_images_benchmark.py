@@ -52,7 +52,7 @@ def test_each_part_is_measured(
     assert learned and list(tmp_path.iterdir()) == []
     own_images.main(words)
     assert {path: path.stat().st_mtime_ns for path in work.rglob("*.safetensors")} == learned
-    file = tmp_path / f"{part}-cifar10.json"
+    file = tmp_path / f"{part}-cifar10-resnet8.json"
     record = json.loads(file.read_text(encoding="utf-8"))
     assert record["commit"] == "abc" and str(tmp_path) not in record["command"]
     (run,) = record["runs"]
@@ -76,7 +76,7 @@ def test_everything_is_measured_by_one_command(
     said = capsys.readouterr().out
     assert "base-cifar10-0: " in said and "(1 of 1)" in said and "(4 of 4)" in said
     for part in own_images.PARTS:
-        record = json.loads((out / f"{part}-cifar10.json").read_text(encoding="utf-8"))
+        record = json.loads((out / f"{part}-cifar10-resnet8.json").read_text(encoding="utf-8"))
         assert [run["seed"] for run in record["runs"]] == [0]
     with pytest.raises(SystemExit) as stopped:
         own_images_all.main([*words, "--data", str(tmp_path / "nothing")])

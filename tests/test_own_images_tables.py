@@ -45,6 +45,15 @@ def test_estimates_near_the_truth_and_covered_truths_are_counted(tmp_path: Path)
     assert "0123456789ab-dirty" in source and "own-images/count-cifar10.json" in source
 
 
+def test_a_network_that_was_asked_for_is_named(tmp_path: Path) -> None:
+    _write(tmp_path, "count", [{"piles": [_pile(6, 4, 8)]}])
+    record = {**COMMON, "part": "count", "backbone": "resnet8", "runs": [{"piles": [_pile(7, 6, 10)]}]}
+    (tmp_path / "count-cifar10-resnet8.json").write_text(json.dumps(record), encoding="utf-8")
+    _, table, _, *sources = tables.sections(tmp_path)
+    assert [_cells(table, row)["data"] for row in (0, 1)] == ["CIFAR-10", "CIFAR-10, resnet8"]
+    assert "own-images/count-cifar10.json" in sources[0] and "own-images/count-cifar10-resnet8.json" in sources[1]
+
+
 def test_what_a_rule_is_worth_elsewhere_is_told(tmp_path: Path) -> None:
     shares = {"log_error": 0.2231, "within_20_percent": 0.5, "within_root_2": 0.75}
     record = {**COMMON, "part": "count-constants", "transfer": {"cifar100": {"fitted_to": ["tinyimagenet"], **shares}}}
@@ -72,8 +81,8 @@ def test_a_stage_that_found_nothing_counts_as_wrong(tmp_path: Path) -> None:
     }
     _write(tmp_path, "triage", [run])
     _, _, told, _, cost, _, foreign, _ = tables.sections(tmp_path)
-    assert _cells(told)["AUROC"] == "90.0 ± 0.0" and _cells(told)["error measured"] == "6.0 ± 0.0"
-    assert (_cells(cost)["New"], _cells(cost)["New, oracle"]) == ("0.0 ± 0.0", "80.0 ± 0.0")
+    assert _cells(told)["AUROC"] == "90.0" and _cells(told)["error measured"] == "6.0"
+    assert (_cells(cost)["New"], _cells(cost)["New, oracle"]) == ("0.0 ± 0.0", "80.0")
     assert _cells(foreign)["neither"] == "75.0 ± 0.0"
 
 
@@ -152,7 +161,7 @@ def test_settings_for_photographs_stand_below_each_other_for_each_case(tmp_path:
         ("10", "subspaces"),
     ]
     assert [rows[1][head] for head in ("labelled of each", "new classes", "unlabelled of each")] == ["25", "5", "100"]
-    assert (rows[0]["Base"], rows[0]["New"], rows[2]["New"]) == ("70.0 ± 0.0", "60.0 ± 14.1", "80.0 ± 0.0")
+    assert (rows[0]["Base"], rows[0]["New"], rows[2]["New"]) == ("70.0 ± 0.0", "60.0 ± 14.1", "80.0")
     assert (rows[0]["base stage"], rows[0]["stage"], rows[0]["bytes per class"]) == ("4 s", "55 s", "5,128")
     assert len(table.splitlines()) == 5
     assert [source.split(":")[0] for source in sources] == ["plain", "subspaces"]
