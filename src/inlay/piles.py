@@ -175,10 +175,6 @@ def count_new_classes(knowledge: Knowledge, features: Tensor, calibration: Calib
         seed: Seed of everything random.
     """
     count = count_classes(knowledge, features, seed, calibration.spread)
-    if knowledge.settings.leaves_network:
-        return count.widened(calibration.widening)
-    # A network that was trained lays new classes so close together that they are counted too low throughout, or too
-    # high; where it stays as it is, the rule was fitted to many piles, and errors go both ways.
     return count.times(calibration.factor).widened(calibration.times_factor.widening)
 
 

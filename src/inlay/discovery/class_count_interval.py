@@ -105,6 +105,8 @@ class ClassCount:
         Args:
             factor: What estimates have to be multiplied by, above 0.
         """
+        if factor == 1:
+            return self
         most = max((point.k for point in self.curve), default=self.high)
         estimate = max(1, min(round(self.estimate * factor), max(most, self.estimate)))
         low, high = max(1, math.floor(self.low * factor)), math.ceil(self.high * factor)
