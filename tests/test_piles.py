@@ -36,6 +36,15 @@ def _known() -> tuple[Knowledge, Calibration]:
     return known, _calibrated(known, digits(KNOWN, 100, 140), ERROR)
 
 
+def _referring(known: Knowledge) -> Knowledge:
+    """Return the same with the features of images that it was not trained on."""
+    held_out = digits(KNOWN, 100, 140)
+    assert held_out.labels is not None
+    referring = known.referring_to(known.features(held_out), held_out.labels)
+    assert referring.reference is not None
+    return referring
+
+
 def test_calibration_measures_held_out_images() -> None:
     known, calibration = _known()
     held_out = digits(KNOWN, 100, 140)
@@ -80,10 +89,7 @@ def test_a_second_look_finds_more_and_leaves_what_is_neither() -> None:
 def test_images_are_compared_with_each_other_where_some_were_kept_out() -> None:
     plain, calibration = _known()
     known = replace(plain, settings=plain.settings.changed({"branch.gate": "frozen"}))
-    held_out = digits(KNOWN, 100, 140)
-    assert held_out.labels is not None
-    known = known.referring_to(known.features(held_out), held_out.labels)
-    assert known.reference is not None
+    known = _referring(known)
     old, new = digits(KNOWN, 140, 177), digits(NEW, 0, 60)
     features = torch.cat([known.features(old), known.features(new)])
     is_new = torch.arange(len(features)) >= len(old)
@@ -129,9 +135,7 @@ def test_a_comparison_of_images_decides_whether_anything_is_new() -> None:
 
 def test_a_network_that_is_trained_looks_again_by_images_that_were_kept_out() -> None:
     plain, calibration = _known()
-    held_out = digits(KNOWN, 100, 140)
-    assert held_out.labels is not None
-    known = plain.referring_to(plain.features(held_out), held_out.labels)
+    known = _referring(plain)
     assert known.reference is not None
     old, new = digits(KNOWN, 140, 177), digits(NEW, 0, 60)
     features = torch.cat([known.features(old), known.features(new)])
@@ -148,9 +152,7 @@ def test_a_network_that_is_trained_looks_again_by_images_that_were_kept_out() ->
 
 def test_after_a_stage_replayed_features_stand_for_held_out_ones() -> None:
     plain, calibration = _known()
-    held_out = digits(KNOWN, 100, 140)
-    assert held_out.labels is not None
-    known = plain.referring_to(plain.features(held_out), held_out.labels)
+    known = _referring(plain)
     after = learn_stage(known, digits(NEW, 0, 60).without_labels(), 2, known.settings, Workshop())
     old = digits([*KNOWN, *NEW], 140, 170)
     pile = sort_pile(after, after.features(old), calibration, ERROR)

@@ -110,10 +110,7 @@ def discover_in_pile(
         return None
     classes = search.classes
     if classes is None:
-        looks_new, taught = features, calibration
-        if pile is not None and calibration is not None:
-            looks_new, taught = features[pile.new], calibration.after_sorting
-        classes = _counted(looks_new, knowledge, taught, found, workshop)
+        classes = _counted(features, pile, knowledge, calibration or _NO_TRIALS, found, workshop)
     if pile is not None:
         pile = look_again(knowledge, features, pile, classes)
         found |= _told(pile, images)
@@ -207,10 +204,18 @@ def _nothing_new(pile: SortedPile) -> str:
 
 
 def _counted(
-    features: Tensor, knowledge: Knowledge, calibration: Calibration | None, found: dict[str, Any], workshop: Workshop
+    features: Tensor,
+    pile: SortedPile | None,
+    knowledge: Knowledge,
+    calibration: Calibration,
+    found: dict[str, Any],
+    workshop: Workshop,
 ) -> int:
+    """Count the classes among all images, or among those that sorting has taken for new."""
+    if pile is not None:
+        features, calibration = features[pile.new], calibration.after_sorting
     seed = derive_seed(knowledge.seed, "class count", knowledge.record.index)
-    count = count_new_classes(knowledge, features, calibration or _NO_TRIALS, seed)
+    count = count_new_classes(knowledge, features, calibration, seed)
     found["classes"] = {"estimate": count.estimate, "low": count.low, "high": count.high, "loose": count.loose}
     found["curve"] = [[point.k, point.score] for point in count.curve]
     noun = "class" if count.estimate == 1 else "classes"

@@ -103,10 +103,7 @@ def hide_and_find(
     found = searched.by(known)
     pile = sort_pile(known, found, calibration, error)
     alone = _counted(known, found[is_new.to(found.device)], len(hidden), seed)
-    looks_new = found[_taken(pile, is_new, len(hidden))]
-    # Where the network stays as it is, sorting finds a part of what is new, and how much it finds is told by itself.
-    in_pile = alone if settings.leaves_network else _counted(known, looks_new, len(hidden), seed)
-    classes = count_classes(known, looks_new, seed).estimate if settings.leaves_network else in_pile.corrected(hidden)
+    in_pile, classes = _counted_in_pile(known, found[_taken(pile, is_new, len(hidden))], len(hidden), seed)
     pile = look_again(known, found, pile, classes)
     taken = _taken(pile, is_new, len(hidden))
     images = searched.images.select(taken.cpu()).without_labels()
@@ -121,8 +118,8 @@ def hide_and_find(
         estimated_drop=forgetting_of(known, after).drop,
         true_drop=_accuracy(known, spared) - _accuracy(after, spared if unmoved else Described(spared.images)),
         spread=alone.spread,
-        sorted_estimate=None if settings.leaves_network else in_pile.estimate,
-        sorted_spread=None if settings.leaves_network else in_pile.spread,
+        sorted_estimate=None if in_pile is None else in_pile.estimate,
+        sorted_spread=None if in_pile is None else in_pile.spread,
     )
 
 
@@ -143,15 +140,23 @@ class _Counted(NamedTuple):
     estimate: int
     spread: float
 
-    def corrected(self, hidden: Sequence[str]) -> int:
-        """The number as a stage would take it that has learned how far off it is."""
-        return max(1, round(self.estimate * believed([(len(hidden), missed(len(hidden), self.estimate))])))
-
 
 def _counted(known: Knowledge, features: Tensor, classes: int, seed: int) -> _Counted:
     """Measure how loose a known number of classes is, and count them as a stage would that has learned this."""
     spread = relative_spread(features, known.statistics, classes, generator(seed, "spread", device=features.device))
     return _Counted(count_classes(known, features, seed, believed([(classes, spread)])).estimate, spread)
+
+
+def _counted_in_pile(known: Knowledge, features: Tensor, classes: int, seed: int) -> tuple[_Counted | None, int]:
+    """Count what sorting took for new, of a known number of classes, and say with what number a stage would go on.
+
+    Where the network stays as it is, sorting finds a part of what is new, and how much it finds is told by itself.
+    """
+    if known.settings.leaves_network:
+        return None, count_classes(known, features, seed).estimate
+    counted = _counted(known, features, classes, seed)
+    factor = believed([(classes, missed(classes, counted.estimate))])
+    return counted, max(1, round(counted.estimate * factor))
 
 
 def _accuracy(knowledge: Knowledge, images: Described) -> float:
